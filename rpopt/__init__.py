@@ -1,0 +1,1 @@
+"""Plans of Mixture-of-Experts RL training steps. Importing it loads NumPy only."""

@@ -1,0 +1,1 @@
+"""Layout: samples over rows and data-parallel ranks, for the smallest J."""

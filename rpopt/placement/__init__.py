@@ -1,0 +1,1 @@
+"""Placement: experts over expert-parallel ranks, one problem per MoE layer."""
