@@ -163,7 +163,7 @@ def scale_costs(
         When the layer weights do not fit the window.
     """
     cost_CI = [item_costs(c, window, items) for c in cost.attention]
-    totals_C = [sum(costs) for costs in cost_CI]
+    totals_C = [sum(costs, Fraction(0)) for costs in cost_CI]
     attention_C, layer_L = _shares(cost, topology, totals_C, copies_L)
     unit = _unit_ticks(topology)
     attention = np.zeros((items.num_items, len(cost_CI)), dtype=np.int64)

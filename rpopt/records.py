@@ -8,10 +8,21 @@ bytes of the arrays, so equal records have equal digests on every machine.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
-from typing import Any, ClassVar
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +32,7 @@ from rpopt.errors import InstanceError
 IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+_R = TypeVar("_R", bound="Record")
 
 
 class Record:
@@ -28,6 +40,7 @@ class Record:
 
     __slots__ = ("_digest",)
     SCHEMA: ClassVar[str]
+    _digest: str
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the array fields by name, absent (None) arrays left out."""
@@ -51,7 +64,11 @@ class Record:
 
     def __eq__(self, other: object) -> bool:
         """Compare by content."""
-        return type(self) is type(other) and self.digest == other.digest  # type: ignore[attr-defined]
+        return (
+            isinstance(other, Record)
+            and type(self) is type(other)
+            and self.digest == other.digest
+        )
 
     def __hash__(self) -> int:
         """Hash by content."""
@@ -82,6 +99,73 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
     return value
+
+
+def record_from_plain(cls: type[_R], data: Any) -> _R:
+    """Return the record whose plain view is `data`: the inverse of `plain`.
+
+    Parameters
+    ----------
+    cls
+        The record type; its field annotations say how each value is read.
+    data
+        A mapping with exactly the fields of `cls`. Arrays may be given as nested lists
+        or as arrays of the declared type.
+
+    Raises
+    ------
+    InstanceError
+        When a field is missing, unknown or of another type, or the record refuses it.
+    """
+    names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    if not isinstance(data, Mapping) or set(data) != set(names):
+        found = sorted(data) if isinstance(data, Mapping) else type(data).__name__
+        raise InstanceError(
+            f"{cls.__name__} needs exactly the fields {sorted(names)}, got {found}"
+        )
+    hints = get_type_hints(cls)
+    return cls(**{name: _decode(hints[name], data[name], name) for name in names})
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    """Turn one JSON value into what an annotation asks for."""
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        if value is None:
+            return None
+        (hint,) = (option for option in options if option is not NoneType)
+        return _decode(hint, value, where)
+    if origin is tuple and isinstance(value, list):
+        kinds = [options[0]] * len(value) if options[-1] is Ellipsis else options
+        if len(kinds) == len(value):
+            pairs = zip(kinds, value, strict=True)
+            return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(pairs))
+    elif origin is np.ndarray:
+        return _decode_array(np.dtype(get_args(options[1])[0]), value, where)
+    elif origin is Mapping and isinstance(value, dict):
+        return value
+    elif isinstance(hint, type) and issubclass(hint, Record):
+        return record_from_plain(hint, value)
+    elif hint is Fraction and isinstance(value, str):
+        if re.fullmatch(r"\d{1,4000}(/0*[1-9]\d{0,4000})?", value, re.ASCII):
+            return Fraction(value)
+    elif (origin is Literal and value in options) or type(value) is hint:
+        return value
+    raise InstanceError(f"{where} = {str(value)[:80]!r} does not fit {hint}")
+
+
+def _decode_array(dtype: np.dtype[Any], value: Any, where: str) -> npt.NDArray[Any]:
+    if isinstance(value, np.ndarray):
+        if value.dtype != dtype:
+            raise InstanceError(f"{where} holds {value.dtype}; it needs {dtype}")
+        return value
+    try:
+        array = np.asarray(value if isinstance(value, list) else None)
+    except ValueError as error:
+        raise InstanceError(f"{where} is a ragged list; rows differ") from error
+    if array.size and array.dtype.kind not in "iu":
+        raise InstanceError(f"{where} holds {array.dtype}; it needs whole numbers")
+    return array
 
 
 def canonical_json(value: Any) -> str:
