@@ -136,7 +136,7 @@ def add_dummies(items: Items, num_cells: int, rules: PackingRules) -> Items:
 
 
 def _merge_bundles(window: Window) -> Int64Array:
-    """Number the items in the order of their first sample."""
+    """Return the item of each sample, numbered in the order of first samples."""
     ids = np.arange(window.num_samples)
     if window.bundle_N is None:
         return ids

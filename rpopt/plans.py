@@ -10,10 +10,12 @@ import numpy as np
 
 from rpopt.certificate import Bound, Certificate
 from rpopt.cost import CostModel
-from rpopt.errors import InstanceError
+from rpopt.errors import InstanceError, MismatchError
+from rpopt.items import DROPPED, build_items
 from rpopt.records import Int64Array, Record, freeze, int_array, positive_int
 from rpopt.rules import PackingRules
 from rpopt.topology import Topology
+from rpopt.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,6 +188,35 @@ class Plan(Record):
     def j(self) -> float:
         """J as a number; 1 is perfect balance."""
         return self.j_ticks / self.unit_ticks
+
+    def cell_of_sample(self, window: Window) -> tuple[Int64Array, Int64Array]:
+        """Return row and rank of every sample, int64 [N] each; -1 where dropped.
+
+        Raises
+        ------
+        MismatchError
+            When the plan is for another window.
+        """
+        if window.digest != self.window_digest:
+            raise MismatchError(
+                f"the plan is for window {self.window_digest[:12]}…, this one is"
+                f" {window.digest[:12]}…; give the window that was planned"
+            )
+        item_N = build_items(window, self.rules).item_of_sample_N
+        dropped_N = item_N == DROPPED
+        row_N = np.where(dropped_N, -1, self.layout.row_I[item_N])
+        return row_N, np.where(dropped_N, -1, self.layout.rank_I[item_N])
+
+    def micro_batches(self, window: Window, *, rank: int) -> list[list[int]]:
+        """Return the sample ids of each row on one DP rank, in increasing order.
+
+        An empty list is a cell that only a zero-weight dummy fills.
+        """
+        row_N, rank_N = self.cell_of_sample(window)
+        return [
+            np.flatnonzero((row_N == row) & (rank_N == rank)).tolist()
+            for row in range(self.layout.num_rows)
+        ]
 
     @property
     def lower_ticks(self) -> int:

@@ -15,7 +15,6 @@ from rpopt.layout.instance import LayoutInstance
 from rpopt.packing.instance import PackingInstance
 from rpopt.placement.instance import PlacementInstance
 from rpopt.plans import Placement
-from rpopt.records import Int64Array
 from rpopt.rules import PackingRules
 from rpopt.topology import Topology
 from rpopt.window import Window
@@ -53,7 +52,7 @@ class WindowProblems:
         self.items = build_items(window, rules)
         self.packing = PackingInstance.from_items(self.items, rules, topology)
         self.placement: PlacementInstance | None = None
-        self._copies_L: Int64Array = np.zeros(0, dtype=np.int64)
+        self._copies_L = np.zeros(0, dtype=np.int64)
         if window.num_layers:
             load_LE = aggregate(window, self.items, rules)
             self.placement = PlacementInstance(

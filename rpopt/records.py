@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import (
     Any,
@@ -123,8 +124,13 @@ def record_from_plain(cls: type[_R], data: Any) -> _R:
         raise InstanceError(
             f"{cls.__name__} needs exactly the fields {sorted(names)}, got {found}"
         )
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     return cls(**{name: _decode(hints[name], data[name], name) for name in names})
+
+
+@lru_cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:
@@ -138,8 +144,8 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list):
         kinds = [options[0]] * len(value) if options[-1] is Ellipsis else options
         if len(kinds) == len(value):
-            pairs = zip(kinds, value, strict=True)
-            return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(pairs))
+            pairs = enumerate(zip(kinds, value, strict=True))
+            return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in pairs)
     elif origin is np.ndarray:
         return _decode_array(np.dtype(get_args(options[1])[0]), value, where)
     elif origin is Mapping and isinstance(value, dict):
@@ -147,7 +153,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     elif isinstance(hint, type) and issubclass(hint, Record):
         return record_from_plain(hint, value)
     elif hint is Fraction and isinstance(value, str):
-        if re.fullmatch(r"\d{1,4000}(/0*[1-9]\d{0,4000})?", value, re.ASCII):
+        if re.fullmatch(r"-?\d{1,4000}(/[1-9]\d{0,3999})?", value, re.ASCII):
             return Fraction(value)
     elif (origin is Literal and value in options) or type(value) is hint:
         return value

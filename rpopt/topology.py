@@ -62,8 +62,9 @@ class Topology(Record):
         expert, dense = self.etp * self.ep, self.tp * self.cp
         if max(expert, dense) % min(expert, dense):
             raise InstanceError(
-                f"etp x ep = {self.etp} x {self.ep} = {expert} and tp x cp = {self.tp} x"
-                f" {self.cp} = {dense} do not divide each other; change one of them"
+                f"etp x ep = {self.etp} x {self.ep} = {expert} and tp x cp ="
+                f" {self.tp} x {self.cp} = {dense} do not divide each other; change"
+                " one of them"
             )
         if self.dp % self.shard_size:
             raise InstanceError(

@@ -148,6 +148,12 @@ class Window(Record):
         return 0 if self.demand_NLE is None else int(self.demand_NLE.shape[2])
 
     @property
+    def routed_N(self) -> Int64Array:
+        """Tokens of each sample that carry routes, always present."""
+        assert self.routed_tokens_N is not None
+        return self.routed_tokens_N
+
+    @property
     def total_tokens(self) -> int:
         """Sum of all lengths."""
         return int(self.length_N.sum())
@@ -184,7 +190,7 @@ def _check_sums(copies_NL: Int64Array, routed_N: Int64Array, top_k: int) -> None
     if wrong_NL.any():
         i, layer = np.argwhere(wrong_NL)[0]
         raise InstanceError(
-            f"demand of sample {i} in layer {layer} sums to {copies_NL[i, layer]}; top_k"
-            f" x routed tokens = {top_k} x {routed_N[i]} = {top_k * routed_N[i]}"
+            f"demand of sample {i} in layer {layer} sums to {copies_NL[i, layer]};"
+            f" top_k x routed tokens = {top_k} x {routed_N[i]} = {top_k * routed_N[i]}"
             f" ({int(wrong_NL.any(axis=1).sum())} samples differ)"
         )

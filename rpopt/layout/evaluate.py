@@ -5,8 +5,10 @@ R rows, S shards, G groups.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rpopt.layout.instance import LayoutInstance
 from rpopt.plans import Layout
@@ -25,6 +27,9 @@ class LayoutCost:
         Weighted peak load over the EP ranks of each group, per layer.
     peak_load_RSL
         The same peaks in token copies.
+    critical_shard_R
+        The shard that J counts in each row: the slowest one, of the whole step or of
+        the row.
     offset_ticks, unit_ticks
         J = j_ticks / unit_ticks; the offset is part of `j_ticks`.
     j_ticks
@@ -34,6 +39,7 @@ class LayoutCost:
     attention_ticks_RSC: Int64Array
     expert_ticks_RSL: Int64Array
     peak_load_RSL: Int64Array
+    critical_shard_R: Int64Array
     offset_ticks: int
     unit_ticks: int
     j_ticks: int
@@ -53,6 +59,10 @@ class LayoutCost:
         """Ticks of the slowest shard in each row, without the offset."""
         return self.group_ticks_RS.max(axis=1)
 
+    def critical(self, ticks_RSX: Int64Array) -> Int64Array:
+        """Return the rows of a [R, S, ...] breakdown that J counts, [R, ...]."""
+        return ticks_RSX[np.arange(self.critical_shard_R.size), self.critical_shard_R]
+
     @property
     def j(self) -> float:
         """J; 1 is perfect balance."""
@@ -65,50 +75,75 @@ class LayoutCost:
 
 
 def evaluate(instance: LayoutInstance, layout: Layout) -> LayoutCost:
-    """Return the exact cost of a layout (design formula for J, rounded data)."""
-    num_rows, num_shards = instance.num_rows, instance.num_shards
-    cell_I = layout.row_I * instance.num_ranks + layout.rank_I
-    group_I = layout.row_I * num_shards + instance.shard_of_rank_D[layout.rank_I]
-    attention_cells = _sum_by(instance.attention_ticks_IC, cell_I, instance.num_cells)
-    attention_RDC = attention_cells.reshape(num_rows, instance.num_ranks, -1)
-    rank_of_shard_SH = np.argsort(instance.shard_of_rank_D, kind="stable").reshape(
-        num_shards, -1
-    )
-    attention_RSC = attention_RDC[:, rank_of_shard_SH].max(axis=2)
-    num_layers = instance.load_ILP.shape[1]
-    flat = instance.load_ILP.reshape(instance.num_items, -1)
-    load_GLP = _sum_by(flat, group_I, instance.num_groups).reshape(
-        instance.num_groups, num_layers, -1
-    )
-    peak_GL = (
-        load_GLP.max(axis=2)
-        if load_GLP.size
-        else np.zeros((instance.num_groups, num_layers), dtype=np.int64)
-    )
-    peak_RSL = peak_GL.reshape(num_rows, num_shards, num_layers)
+    """Return the exact cost of a layout: the formula for J on the rounded data."""
+    group_I, member_I = group_and_member(instance, layout)
+    attention_GC, load_GLP = group_totals(instance, group_I, member_I)
+    shape = (instance.num_rows, instance.num_shards, -1)
+    attention_RSC = attention_GC.reshape(*shape[:2], attention_GC.shape[1])
+    peak_RSL = peaks(load_GLP).reshape(*shape[:2], load_GLP.shape[1])
     expert_RSL = peak_RSL * instance.layer_weight_ticks_L
     group_RS = attention_RSC.sum(axis=2) + expert_RSL.sum(axis=2)
     if instance.coupling == "step":
-        slowest = group_RS.sum(axis=0).max()
+        critical_R = np.full(instance.num_rows, group_RS.sum(axis=0).argmax())
     else:
-        slowest = group_RS.max(axis=1).sum()
+        critical_R = group_RS.argmax(axis=1)
+    slowest = group_RS[np.arange(instance.num_rows), critical_R].sum()
     return LayoutCost(
         attention_ticks_RSC=attention_RSC,
         expert_ticks_RSL=expert_RSL,
         peak_load_RSL=peak_RSL,
+        critical_shard_R=critical_R,
         offset_ticks=instance.offset_ticks,
         unit_ticks=instance.unit_ticks,
         j_ticks=int(slowest) + instance.offset_ticks,
     )
 
 
-def _sum_by(values_IX: np.ndarray, index_I: Int64Array, count: int) -> Int64Array:
+def group_and_member(
+    instance: LayoutInstance, layout: Layout
+) -> tuple[Int64Array, Int64Array]:
+    """Return group (row x S + shard) and place among the shard's ranks, [I] each."""
+    rank_order = np.argsort(instance.shard_of_rank_D, kind="stable")
+    member_D = np.empty_like(rank_order)
+    member_D[rank_order] = np.arange(rank_order.size) % instance.shard_size
+    shard_I = instance.shard_of_rank_D[layout.rank_I]
+    return layout.row_I * instance.num_shards + shard_I, member_D[layout.rank_I]
+
+
+def group_totals(
+    instance: LayoutInstance, group_I: Int64Array, member_I: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return what each group waits for and receives.
+
+    Returns
+    -------
+    attention_GC
+        Largest attention over the group's ranks, in ticks.
+    load_GLP
+        Token copies received by each EP rank.
+    """
+    groups, size = instance.num_groups, instance.shard_size
+    cells = _sum_by(
+        instance.attention_ticks_IC, group_I * size + member_I, groups * size
+    )
+    attention_GC = cells.reshape(groups, size, cells.shape[1]).max(axis=1)
+    load_GX = _sum_by(
+        instance.load_ILP.reshape(instance.num_items, -1), group_I, groups
+    )
+    return attention_GC, load_GX.reshape(groups, *instance.load_ILP.shape[1:])
+
+
+def peaks(load_GLP: Int64Array) -> Int64Array:
+    """Return the largest load over the EP ranks, [G, L]."""
+    return load_GLP.max(axis=2, initial=0)
+
+
+def _sum_by(values_IX: npt.NDArray[Any], index_I: Int64Array, count: int) -> Int64Array:
     """Sum the rows of a matrix by index, in int64; absent indices give 0."""
     order = np.argsort(index_I, kind="stable")
     present, start = np.unique(index_I[order], return_index=True)
     total = np.zeros((count, values_IX.shape[1]), dtype=np.int64)
     if present.size:
-        total[present] = np.add.reduceat(
-            values_IX[order], start, axis=0, dtype=np.int64
-        )
+        sums = np.add.reduceat(values_IX[order], start, axis=0, dtype=np.int64)
+        total[present] = sums
     return total

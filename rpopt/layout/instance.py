@@ -158,7 +158,7 @@ class LayoutInstance(Record):
 
     @property
     def shard_size(self) -> int:
-        """h = D / S."""
+        """Ranks per shard, h = D / S."""
         return self.num_ranks // self.num_shards
 
     @property

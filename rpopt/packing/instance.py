@@ -15,6 +15,8 @@ from rpopt.records import Int64Array, Record, freeze, int_array, positive_int
 from rpopt.rules import PackingRules
 from rpopt.topology import Topology
 
+MAX_TOTAL = 2**48  # leaves room for the factors that bounds multiply totals with
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackingInstance(Record):
@@ -70,6 +72,12 @@ class PackingInstance(Record):
                 f"an item holds {int(count_I.max())} samples; max_samples_per_cell ="
                 f" {limit}"
             )
+        for name, array in (("weight_I", weight_I), ("num_samples_I", count_I)):
+            if array.size * int(array.max()) > MAX_TOTAL:
+                raise InstanceError(
+                    f"{name} may sum to {array.size * int(array.max())}; totals up to"
+                    f" {MAX_TOTAL} are supported"
+                )
         freeze(self, "weight_I", weight_I)
         freeze(self, "num_samples_I", count_I)
         freeze(self, "num_ranks", positive_int(self.num_ranks, name="num_ranks"))
@@ -162,6 +170,9 @@ def check(instance: PackingInstance, solution: PackingSolution) -> list[Violatio
         return [Violation(constraint="every item once", message=message)]
     found = []
     cells = solution.num_cells
+    if cells > instance.num_items:
+        message = f"{cells} cells for {instance.num_items} items"
+        return [Violation(constraint="empty cell", message=message)]
     load = np.zeros(cells, dtype=np.int64)
     count = np.zeros(cells, dtype=np.int64)
     np.add.at(load, solution.cell_I, instance.weight_I)

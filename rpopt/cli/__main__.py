@@ -1,0 +1,7 @@
+"""`python -m rpopt.cli`."""
+
+import sys
+
+from rpopt.cli import main
+
+sys.exit(main())

@@ -1,0 +1,66 @@
+"""What commands print: aligned tables or JSON on stdout, progress on stderr."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print records as JSON, or as one aligned table with the keys as header."""
+    if as_json:
+        print(json.dumps(list(rows), indent=1))
+    elif rows:
+        print(table([list(rows[0]), *([text(v) for v in r.values()] for r in rows)]))
+
+
+def print_sections(
+    sections: Mapping[str, Sequence[Mapping[str, Any]]], *, as_json: bool
+) -> None:
+    """Print several tables under their titles, or one JSON object."""
+    if as_json:
+        print(json.dumps(sections, indent=1))
+        return
+    for title, rows in sections.items():
+        print(f"# {title}")
+        print_rows(rows, as_json=False)
+        print()
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as text with aligned columns, the first line a header."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    numeric = [
+        all(_is_number(line[i]) for line in lines[1:]) for i in range(len(widths))
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def text(value: Any) -> str:
+    """Return a table cell: floats with four decimals, None as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def progress(items: Sequence[T], *, quiet: bool, what: str) -> Iterable[T]:
+    """Iterate with a progress bar on stderr, off when stderr is not a terminal."""
+    off = quiet or len(items) < 2 or not sys.stderr.isatty()
+    bar: Iterable[T] = tqdm(items, desc=what, disable=off, file=sys.stderr)
+    return bar
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.strip("+-%x").replace(".", "", 1).isdigit()

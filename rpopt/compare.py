@@ -1,0 +1,171 @@
+"""All baselines beside a plan, under one evaluator.
+
+Axis letters: I items, D DP ranks, R rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rpopt.errors import InstanceError
+from rpopt.items import DROPPED
+from rpopt.layout.baselines import SPLIT, baselines
+from rpopt.layout.evaluate import evaluate
+from rpopt.layout.instance import LayoutInstance, check
+from rpopt.packing.heuristics import next_fit
+from rpopt.placement.heuristics import eplb, identity
+from rpopt.plans import Layout, Placement, Plan
+from rpopt.problems import WindowProblems
+from rpopt.window import Window
+
+Schedule = Sequence[Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One method under the plan's cost model.
+
+    Parameters
+    ----------
+    method, placement
+        How samples were laid out, and experts placed.
+    num_rows
+        R of this method.
+    fill
+        Share of all cells' token cap in use.
+    j, attention, experts
+        J and its two parts on the critical path.
+    breaks
+        The constraints that the method breaks, or None.
+    """
+
+    method: str
+    placement: str
+    num_rows: int
+    fill: float
+    j: float
+    attention: float
+    experts: float
+    breaks: str | None = None
+
+
+def compare(
+    window: Window, plan: Plan, schedule: Schedule | None = None
+) -> list[Comparison]:
+    """Return the plan, every baseline and the user's schedule, smallest J first.
+
+    Parameters
+    ----------
+    schedule
+        The user's own micro-batches: sample ids as `schedule[rank][row]`, evaluated
+        with identity placement. Constraints it breaks are named, not refused.
+
+    Raises
+    ------
+    InstanceError
+        When the schedule has no value under the model: ranks with different numbers of
+        rows, or samples missing, repeated or unknown.
+    """
+    problems = WindowProblems(window, plan.topology, plan.rules, plan.cost)
+    packed_I = np.array(plan.rows.witness["cell_I"], dtype=np.int64)
+    placements = _placements(problems, plan)
+    found = [_next_fit(problems)]
+    for name, placement in placements.items():
+        instance = problems.layout(placement, plan.layout.num_rows)
+        for method, layout in baselines(instance, packed_I).items():
+            found.append(_measure(method, name, instance, layout))
+    found.append(_measure("rpopt plan", name, instance, plan.layout))
+    if schedule is not None:
+        layout = schedule_layout(problems, schedule)
+        first, placement = next(iter(placements.items()))
+        instance = problems.layout(placement, layout.num_rows)
+        found.append(_measure("your schedule", first, instance, layout))
+    return sorted(found, key=lambda entry: entry.j)
+
+
+def _placements(problems: WindowProblems, plan: Plan) -> dict[str, Placement | None]:
+    """Return what stacks use first, the plan's placement last."""
+    if problems.placement is None:
+        return {"no experts": None}
+    return {
+        "identity": identity(problems.placement),
+        "EPLB": eplb(problems.placement),
+        "rpopt": plan.placement,
+    }
+
+
+def schedule_layout(problems: WindowProblems, schedule: Schedule) -> Layout:
+    """Turn a user's micro-batches, `schedule[rank][row]`, into a layout.
+
+    Raises
+    ------
+    InstanceError
+        When ranks have different numbers of rows, bundles are torn apart, or samples
+        are missing, repeated or unknown.
+    """
+    dp, num_rows = problems.topology.dp, len(schedule[0]) if schedule else 0
+    if len(schedule) != dp or any(len(rows) != num_rows for rows in schedule):
+        raise InstanceError(
+            f"the schedule has {[len(rows) for rows in schedule]} rows on"
+            f" {len(schedule)} ranks; {dp} ranks with equally many rows are needed"
+        )
+    item_N = problems.items.item_of_sample_N
+    row_I = np.full(problems.items.num_items, -1)
+    rank_I = np.full(problems.items.num_items, -1)
+    seen_N = np.zeros(item_N.size, dtype=np.int64)
+    for rank, rows in enumerate(schedule):
+        for row, samples in enumerate(rows):
+            for sample in samples:
+                if not 0 <= sample < item_N.size:
+                    raise InstanceError(
+                        f"the schedule names sample {sample}; the window has samples 0"
+                        f" to {item_N.size - 1}"
+                    )
+                seen_N[sample] += 1
+                item = item_N[sample]
+                if item == DROPPED:
+                    continue
+                if row_I[item] >= 0 and (row_I[item], rank_I[item]) != (row, rank):
+                    raise InstanceError(
+                        f"the schedule puts sample {sample} or its bundle in two cells"
+                    )
+                row_I[item], rank_I[item] = row, rank
+    wrong = np.flatnonzero(seen_N != 1)
+    if wrong.size:
+        raise InstanceError(
+            f"{wrong.size} samples are not scheduled exactly once, first sample"
+            f" {wrong[0]} ({seen_N[wrong[0]]} times)"
+        )
+    return Layout(row_I=row_I, rank_I=rank_I, num_rows=num_rows)
+
+
+def _next_fit(problems: WindowProblems) -> Comparison:
+    """Next-fit in input order, with as many rows as it needs (Megatron-Core)."""
+    solution = next_fit(problems.packing)
+    num_rows = problems.packing.rows_for(solution.num_cells)
+    placement = None
+    if problems.placement is not None:
+        placement = identity(problems.placement)
+    instance = problems.layout(placement, num_rows)
+    layout = baselines(instance, solution.cell_I)[SPLIT]
+    return _measure("next-fit", "identity", instance, layout)
+
+
+def _measure(
+    method: str, placement: str, instance: LayoutInstance, layout: Layout
+) -> Comparison:
+    cost = evaluate(instance, layout)
+    violations = check(instance, layout)
+    attention = cost.critical(cost.attention_ticks_RSC).sum()
+    experts = cost.critical(cost.expert_ticks_RSL).sum()
+    return Comparison(
+        method=method,
+        placement=placement,
+        num_rows=instance.num_rows,
+        fill=float(instance.weight_I.sum()) / (instance.num_cells * instance.token_cap),
+        j=cost.j,
+        attention=float(attention) / instance.unit_ticks,
+        experts=float(experts) / instance.unit_ticks,
+        breaks=", ".join(sorted({v.constraint for v in violations})) or None,
+    )

@@ -1,0 +1,77 @@
+"""Reads that fail with one kind of error, writes that happen whole or not at all."""
+
+import os
+import secrets
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from rpopt.errors import FileFormatError, RpoptError
+
+AnyPath = str | os.PathLike[str]
+
+# What the standard library raises on damaged zip and JSON files.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def reading(path: AnyPath) -> Iterator[None]:
+    """Turn every failure to read a file into a `FileFormatError` that names it."""
+    try:
+        yield
+    except RpoptError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise FileFormatError(f"{path}: no such file; check the name") from error
+    except OSError as error:
+        raise FileFormatError(
+            f"{path}: cannot be read ({error}); check the file and its permissions"
+        ) from error
+    except _DAMAGE as error:
+        raise FileFormatError(
+            f"{path}: truncated, damaged or of another format ({error}); restore it or"
+            " write it again"
+        ) from error
+
+
+@contextmanager
+def atomic_writer(path: AnyPath) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name only when it is complete.
+
+    The bytes go to a hidden file in the same folder, which replaces `path` at the end
+    and is removed on any failure, so a reader never sees half a file.
+
+    Raises
+    ------
+    FileFormatError
+        When the folder is missing or cannot be written to.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        raise FileFormatError(
+            f"{path}: cannot be written ({error.strerror or error}); check that the"
+            " folder exists, may be written to and has room"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,106 @@
+"""Recheck plans and certificates against their window: no solver, no torch.
+
+Everything is rebuilt from the window: items, instances, rounded costs. The solution is
+checked and evaluated again, and every arithmetic bound is recomputed from its evidence.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import rpopt.layout.bounds
+import rpopt.packing.rows
+import rpopt.placement.bounds
+from rpopt.certificate import Bound
+from rpopt.checks import require_feasible
+from rpopt.errors import CertificateError, InfeasibleError, MismatchError
+from rpopt.layout.evaluate import evaluate
+from rpopt.layout.instance import check as check_layout
+from rpopt.placement.instance import check as check_placement
+from rpopt.plans import Plan
+from rpopt.problems import WindowProblems
+from rpopt.window import Window
+
+Instance = TypeVar("Instance")
+
+
+def verify_plan(window: Window, plan: Plan) -> None:
+    """Recheck a plan against its window.
+
+    Raises
+    ------
+    MismatchError
+        When the plan is for another window.
+    CertificateError
+        When a constraint is broken, or a number or an arithmetic bound does not hold.
+    """
+    if plan.window_digest != window.digest:
+        raise MismatchError(
+            f"the plan is for window {plan.window_digest[:12]}…, this one is"
+            f" {window.digest[:12]}…; give the window that was planned"
+        )
+    problems = WindowProblems(window, plan.topology, plan.rules, plan.cost)
+    rpopt.packing.rows.recheck(plan.rows, problems.packing)
+    if plan.layout.num_rows != plan.rows.upper:
+        raise CertificateError(
+            f"the layout has {plan.layout.num_rows} rows, the certificate"
+            f" {plan.rows.upper}"
+        )
+    _verify_placement(problems, plan)
+    _verify_layout(problems, plan)
+
+
+def _verify_placement(problems: WindowProblems, plan: Plan) -> None:
+    instance = problems.placement
+    if instance is None or plan.placement is None:
+        if instance is not None or plan.placement is not None or plan.placement_bounds:
+            raise CertificateError(
+                "only one of window and plan has routing: the placement does not belong"
+                " to this window"
+            )
+        return
+    try:
+        require_feasible(check_placement(instance, plan.placement), "the placement")
+    except InfeasibleError as error:
+        raise CertificateError(str(error)) from error
+    recheck_bounds(instance, plan.placement_bounds, rpopt.placement.bounds.recheck)
+
+
+def _verify_layout(problems: WindowProblems, plan: Plan) -> None:
+    instance = problems.layout(plan.placement, plan.layout.num_rows)
+    try:
+        require_feasible(check_layout(instance, plan.layout), "the layout")
+    except InfeasibleError as error:
+        raise CertificateError(str(error)) from error
+    found = evaluate(instance, plan.layout)
+    if (found.j_ticks, found.unit_ticks) != (plan.j_ticks, plan.unit_ticks):
+        raise CertificateError(
+            f"the plan says J = {plan.j_ticks} / {plan.unit_ticks} ticks; its layout"
+            f" costs {found.j_ticks} / {found.unit_ticks}"
+        )
+    recheck_bounds(instance, plan.layout_bounds, rpopt.layout.bounds.recheck)
+    if plan.lower_ticks > plan.j_ticks:
+        raise CertificateError(
+            f"a layout bound of {plan.lower_ticks} ticks exceeds J = {plan.j_ticks}"
+        )
+
+
+def recheck_bounds(
+    instance: Instance,
+    bounds: tuple[Bound, ...],
+    recompute: Callable[[Instance, Bound], int],
+) -> None:
+    """Recompute every arithmetic bound of an instance.
+
+    Raises
+    ------
+    CertificateError
+        When a bound claims more, or anything else, than its evidence gives.
+    """
+    for bound in bounds:
+        if bound.kind != "arithmetic":
+            continue
+        value = recompute(instance, bound)
+        if value != bound.value:
+            raise CertificateError(
+                f"bound {bound.name!r} claims {bound.value}; recomputed it is {value}"
+            )
