@@ -14,10 +14,9 @@ from typing import Any
 
 from experiments import tables
 from experiments.config import read_config
-from experiments.data import data_dir
 from experiments.runner import Outcome, Run, RunRecord, run_all
 from rpopt.compare import compare
-from rpopt.io.reference import Reference, read_reference
+from rpopt.io.reference import WINDOWS, Reference, data_dir, read_reference
 from rpopt.planner import plan
 from rpopt.stop import MaxRuntime, MaxSweeps, StopCriterion
 from rpopt.verifier import verify_plan
@@ -51,7 +50,7 @@ class Study:
 
 @cache
 def reference(name: str) -> Reference:
-    return read_reference(data_dir() / "windows-reference", name)
+    return read_reference(data_dir() / WINDOWS, name)
 
 
 def solve(run: Run, stop: StopCriterion) -> Outcome:
@@ -90,6 +89,7 @@ def table(records: list[RunRecord]) -> list[dict[str, Any]]:
         j = [r["objective"] for r in own]
         metrics = own[0]["metrics"]
         closed = "=" if metrics["rows"] == metrics["rows_bound"] else ">="
+        speed_up = 100 * (metrics["today"] / statistics.median(j) - 1)
         rows.append(
             {
                 "window": name,
@@ -101,7 +101,7 @@ def table(records: list[RunRecord]) -> list[dict[str, Any]]:
                 "plan (median)": f"{statistics.median(j):.4f}",
                 "plan (min to max)": f"{min(j):.4f} to {max(j):.4f}",
                 "bound": f"{metrics['bound']:.4f}",
-                "speed-up over today": f"{100 * (metrics['today'] / statistics.median(j) - 1):.1f} %",
+                "speed-up": f"{speed_up:.1f} %",
             }
         )
     return rows
@@ -121,10 +121,11 @@ def main() -> None:
     records = run_all(
         runs, lambda run: solve(run, study.stop), out=args.out, config=study
     )
-    rows = table(records)
+    path = args.out / "table.csv"
     if study.table is not None:
-        tables.write_csv(tables.RESULTS / f"{study.table}.csv", rows)
-    print(tables.markdown(rows))
+        path = tables.RESULTS / f"{study.table}.csv"
+    tables.write_csv(path, table(records))
+    print(tables.markdown(path))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import data
 from rpopt.errors import InstanceError
+from rpopt.io import reference
 
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of public benchmark data; tests that need it skip without it."""
     try:
-        return data.data_dir()
+        return reference.data_dir()
     except InstanceError as error:
         pytest.skip(str(error))

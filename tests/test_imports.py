@@ -48,7 +48,7 @@ ALLOWED = {
     "rpopt.compare": ("rpopt.problems", *ROOMS, *CORE),
     "rpopt.report": ("rpopt.problems", *ROOMS, *CORE),
     "rpopt.planner": ("rpopt.problems", "rpopt.anneal", *ROOMS, *CORE),
-    "rpopt.io": CORE,
+    "rpopt.io": (*ROOM_TYPES, *CORE),
     "rpopt.online": ("rpopt.planner", "rpopt.anneal", *CORE),
     "rpopt.stacks": ("rpopt.planner", "rpopt.io", "rpopt.online.registration", *CORE),
     "rpopt.trainer": ("rpopt.online", "rpopt.planner", "rpopt.io", *CORE),
