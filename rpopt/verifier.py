@@ -16,6 +16,7 @@ from rpopt.errors import CertificateError, InfeasibleError, MismatchError
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import check as check_layout
 from rpopt.placement.instance import check as check_placement
+from rpopt.placement.instance import evaluate as evaluate_placement
 from rpopt.plans import Plan
 from rpopt.problems import WindowProblems
 from rpopt.window import Window
@@ -62,7 +63,20 @@ def _verify_placement(problems: WindowProblems, plan: Plan) -> None:
         require_feasible(check_placement(instance, plan.placement), "the placement")
     except InfeasibleError as error:
         raise CertificateError(str(error)) from error
+    layers = [bound.evidence.get("layer") for bound in plan.placement_bounds]
+    if layers != list(range(instance.load_LE.shape[0])):
+        raise CertificateError(
+            f"the plan bounds the peaks of layers {layers}; one bound per layer is"
+            f" needed, for layers 0 to {instance.load_LE.shape[0] - 1} in order"
+        )
     recheck_bounds(instance, plan.placement_bounds, rpopt.placement.bounds.recheck)
+    peak_L = evaluate_placement(instance, plan.placement).peak_L
+    for bound, peak in zip(plan.placement_bounds, peak_L.tolist(), strict=True):
+        if bound.value > peak:
+            raise CertificateError(
+                f"the bound {bound.value} of layer {bound.evidence['layer']} exceeds"
+                f" the peak {peak}"
+            )
 
 
 def _verify_layout(problems: WindowProblems, plan: Plan) -> None:

@@ -17,6 +17,9 @@ from rpopt.errors import InstanceError
 from rpopt.plans import Placement
 from rpopt.records import Int64Array, Record, freeze, int_array, positive_int
 
+MAX_LAYER_LOAD = 2**48
+"""Loads of one layer sum to less, so that no sum or scaled sum overflows 64 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacementInstance(Record):
@@ -25,7 +28,7 @@ class PlacementInstance(Record):
     Parameters
     ----------
     load_LE
-        Token copies wanted from each expert.
+        Token copies wanted from each expert; below `MAX_LAYER_LOAD` per layer in all.
     num_ep_ranks
         P; divides E.
     """
@@ -47,6 +50,7 @@ class PlacementInstance(Record):
                 f"{num_experts} experts cannot be spread equally over ep = {ranks};"
                 " choose an ep that divides them"
             )
+        _check_totals(load_LE)
         freeze(self, "load_LE", load_LE)
         freeze(self, "num_ep_ranks", ranks)
 
@@ -54,6 +58,17 @@ class PlacementInstance(Record):
     def experts_per_rank(self) -> int:
         """E / P."""
         return int(self.load_LE.shape[1]) // self.num_ep_ranks
+
+
+def _check_totals(load_LE: Int64Array) -> None:
+    """Check the sum of every layer, in floats, which are exact below 2**53."""
+    total_L = load_LE.sum(axis=1, dtype=np.float64)
+    layer = int(total_L.argmax())
+    if total_L[layer] >= MAX_LAYER_LOAD:
+        raise InstanceError(
+            f"the loads of layer {layer} sum to {total_L[layer]:.4g}; they must sum to"
+            f" less than {MAX_LAYER_LOAD}: divide them"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,13 @@
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from rpopt.placement.instance import PlacementInstance
+
+fuzz = settings(deadline=None, max_examples=50)
+"""Without a deadline: the first call of the search may compile it."""
 
 TINY = ((1, 1), (1, 4), (2, 1), (2, 2), (2, 3), (2, 4), (3, 2), (4, 2), (5, 1), (8, 1))
 """Experts per rank and ranks that brute force can do."""

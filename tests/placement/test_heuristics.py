@@ -4,15 +4,21 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from rpopt.errors import InfeasibleError
+from rpopt.errors import InfeasibleError, InstanceError
 from rpopt.placement.bounds import peak_bounds
 from rpopt.placement.heuristics import METHODS, eplb, identity, lpt, place, snake
 from rpopt.placement.instance import PlacementInstance, check, evaluate
 from rpopt.plans import Placement
 from tests.oracle.placement import optimal_peaks
-from tests.placement.cases import instance, instances, lognormal_loads, tiny_instances
+from tests.placement.cases import (
+    fuzz,
+    instance,
+    instances,
+    lognormal_loads,
+    tiny_instances,
+)
 
 ALL = {**METHODS, "place": place}
 
@@ -22,6 +28,7 @@ def peaks(problem: PlacementInstance, placement: Placement) -> list[int]:
     return evaluate(problem, placement).peak_L.tolist()
 
 
+@fuzz
 @given(tiny_instances())
 def test_none_beats_brute_force_and_search_reaches_it(
     problem: PlacementInstance,
@@ -33,7 +40,7 @@ def test_none_beats_brute_force_and_search_reaches_it(
     assert peaks(problem, place(problem)) == optimum
 
 
-@settings(max_examples=30)
+@fuzz
 @given(instances())
 def test_place_is_between_the_bound_and_every_heuristic(
     problem: PlacementInstance,
@@ -101,6 +108,7 @@ def test_eplb_moves_nothing_with_one_expert_per_rank() -> None:
     assert eplb(instance([[1, 5, 3]], 3)) == Placement.identity(1, 3, 3)
 
 
+@fuzz
 @given(instances())
 def test_eplb_and_lpt_agree_on_small_loads(problem: PlacementInstance) -> None:
     assert peaks(problem, eplb(problem)) == peaks(problem, lpt(problem))
@@ -149,7 +157,7 @@ class TestCurrent:
         current = Placement(slot_LE=np.array([[3, 2, 1, 0]]), num_ep_ranks=2)
         assert place(problem, current=current) == current
 
-    @settings(max_examples=25)
+    @fuzz
     @given(instances())
     def test_moving_less_never_costs_the_peak(self, problem: PlacementInstance) -> None:
         rng = np.random.default_rng(0)
@@ -165,15 +173,28 @@ class TestCurrent:
         stayed_LE = found.rank_LE == current.rank_LE
         assert (found.slot_LE == current.slot_LE)[stayed_LE].all()
 
-    def test_few_experts_move_when_the_load_drifts(self) -> None:
-        before = instance([lognormal_loads(64, 0.6, seed) for seed in range(4)], 8)
+    def test_a_tolerance_trades_balance_for_moves(self) -> None:
+        before = instance([lognormal_loads(128, 0.6, seed) for seed in range(4)], 16)
         current = place(before)
         rng = np.random.default_rng(1)
-        drift_LE = before.load_LE * np.exp(0.05 * rng.standard_normal((4, 64)))
-        after = instance(drift_LE.astype(np.int64), 8)
-        found, scratch = place(after, current=current), place(after)
-        assert peaks(after, found) <= peaks(after, scratch)
-        assert found.num_moved(current).mean() < 0.5 * scratch.num_moved(current).mean()
+        drift_LE = before.load_LE * np.exp(0.05 * rng.standard_normal((4, 128)))
+        after = instance(drift_LE.astype(np.int64), 16)
+        moved = []
+        for tolerance in (0.0, 0.001, 0.01, 0.1):
+            found = place(after, current=current, tolerance=tolerance)
+            moved.append(found.num_moved(current).mean())
+            for peak, bound in zip(
+                peaks(after, found), peak_bounds(after), strict=True
+            ):
+                assert peak <= bound.value * (1 + tolerance) + 2
+        assert moved == sorted(moved, reverse=True)
+        assert moved[-2] < 0.5 * moved[0]
+        assert moved[-1] == 0
+
+    @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
+    def test_a_tolerance_must_make_sense(self, tolerance: float) -> None:
+        with pytest.raises(InstanceError, match="tolerance"):
+            place(instance([[1, 2, 3, 4]], 2), tolerance=tolerance)
 
     def test_a_foreign_placement_is_refused(self) -> None:
         with pytest.raises(InfeasibleError, match="the current placement"):

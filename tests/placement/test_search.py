@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from rpopt import counter
 from rpopt.errors import InstanceError
@@ -17,7 +17,7 @@ from rpopt.placement.instance import PlacementInstance, evaluate
 from rpopt.placement.search import MAX_SUBSETS, exchangeable_subsets, improve, relabel
 from rpopt.plans import Placement
 from tests.oracle.placement import optimal_peak
-from tests.placement.cases import instance, instances, lognormal_loads
+from tests.placement.cases import fuzz, instance, instances, lognormal_loads
 
 
 def random_placement(problem: PlacementInstance, seed: int) -> Placement:
@@ -26,7 +26,7 @@ def random_placement(problem: PlacementInstance, seed: int) -> Placement:
     return Placement(slot_LE=slot_LE, num_ep_ranks=problem.num_ep_ranks)
 
 
-@settings(max_examples=30)
+@fuzz
 @given(instances())
 def test_improve_never_worsens_a_layer(problem: PlacementInstance) -> None:
     start = random_placement(problem, seed=0)
@@ -68,7 +68,7 @@ def test_the_largest_loads_do_not_overflow() -> None:
     problem = instance([load_E], 4)
     found = evaluate(problem, improve(problem, identity(problem)))
     assert found.load_LP.sum() == 2**48 - 1
-    assert found.peak_over_mean_L[0] < 1.000001
+    assert found.peak_over_mean_L[0] < 1.00001
 
 
 @pytest.mark.parametrize("name", ["effort", "threads"])
@@ -119,6 +119,7 @@ def test_relabel_moves_the_fewest_experts(seed: int) -> None:
         assert found.num_moved(current)[layer] == fewest
 
 
+@fuzz
 @given(instances())
 def test_relabel_keeps_peaks_and_slots(problem: PlacementInstance) -> None:
     current, other = random_placement(problem, 1), random_placement(problem, 2)
