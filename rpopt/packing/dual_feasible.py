@@ -16,7 +16,7 @@ from rpopt.errors import InstanceError
 from rpopt.records import Int64Array, positive_int
 
 Weights = tuple[Int64Array, int]
-_MAX_TOTAL = 2**62
+_MAX_TOTAL = 2**56  # a few more steps then stay within int64
 
 
 def mt(weight_M: Int64Array, capacity: int, alpha: int) -> Weights:
@@ -34,7 +34,8 @@ def fs1(weight_M: Int64Array, capacity: int, k: int) -> Weights:
 
     Fekete and Schepers (2001), u^(k); k >= 1.
     """
-    _check_range("fs1", k, 1, _MAX_TOTAL // (max(1, int(weight_M.sum())) * 2))
+    largest = max(capacity, int(weight_M.sum()))
+    _check_range("fs1", k, 1, _MAX_TOTAL // (2 * largest))
     scaled_M = (k + 1) * weight_M
     rounded_M = scaled_M // capacity * capacity
     return np.where(rounded_M == scaled_M, k * weight_M, rounded_M), k * capacity

@@ -45,7 +45,7 @@ def first_fit_decreasing(instance: PackingInstance) -> PackingSolution:
     used = 0
     for item in _heaviest_first(instance.weight_I):
         fits = room[: used + 1] >= weight[item]
-        if limit != instance.samples_I.sum():
+        if instance.max_samples_per_cell is not None:
             fits &= places[: used + 1] >= samples[item]
         cell = int(fits.argmax())
         used = max(used, cell + 1)

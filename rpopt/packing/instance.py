@@ -72,11 +72,16 @@ class PackingInstance(Record):
                 f"an item holds {int(count_I.max())} samples; max_samples_per_cell ="
                 f" {limit}"
             )
-        for name, array in (("weight_I", weight_I), ("num_samples_I", count_I)):
-            if array.size * int(array.max()) > MAX_TOTAL:
+        largest = {
+            "capacity": capacity,
+            "max_samples_per_cell": limit or 0,
+            "the sum of weight_I": weight_I.size * int(weight_I.max()),
+            "the sum of num_samples_I": count_I.size * int(count_I.max()),
+        }
+        for name, value in largest.items():
+            if value > MAX_TOTAL:
                 raise InstanceError(
-                    f"{name} may sum to {array.size * int(array.max())}; totals up to"
-                    f" {MAX_TOTAL} are supported"
+                    f"{name} may reach {value}; up to {MAX_TOTAL} is supported"
                 )
         freeze(self, "weight_I", weight_I)
         freeze(self, "num_samples_I", count_I)

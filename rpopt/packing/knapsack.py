@@ -72,11 +72,11 @@ def max_cell_value(instance: PackingInstance, values: list[int]) -> int:
     weights, samples = instance.weight_I.tolist(), instance.samples_I.tolist()
     unit = math.gcd(*weights)
     room = min(instance.capacity, sum(weights)) // unit
-    places = instance.max_samples_per_cell or 0
-    loosest = sum(s <= places for s in accumulate(sorted(samples, reverse=True)))
-    lightest = sum(w <= instance.capacity for w in accumulate(sorted(weights)))
-    if lightest <= loosest or (room + 1) * (places + 1) > MAX_TABLE_ENTRIES:
-        samples, places = [0] * len(weights), 0
+    places = _scarce_places(instance)
+    if (room + 1) * (places + 1) > MAX_TABLE_ENTRIES:
+        places = 0
+    if places == 0:
+        samples = [0] * len(weights)
     if room >= MAX_TABLE_ENTRIES:
         raise InstanceError(
             f"a capacity of {room} units exceeds the {MAX_TABLE_ENTRIES} entries of"
@@ -87,11 +87,23 @@ def max_cell_value(instance: PackingInstance, values: list[int]) -> int:
     items = Counter(zip([w // unit for w in weights], samples, values, strict=True))
     for weight, size, value in _bundles(items, room):
         if size > places:
-            continue
+            continue  # a bundle that is no cell
         with_item = spare[size:, weight:]
         np.add(best[: places + 1 - size, :-weight], value, out=with_item)
         np.maximum(best[size:, weight:], with_item, out=best[size:, weight:])
     return int(best[-1, -1])
+
+
+def _scarce_places(instance: PackingInstance) -> int:
+    """Return the sample limit, or 0 if whatever fits by weight keeps it anyway."""
+    limit = instance.max_samples_per_cell
+    if limit is None:
+        return 0
+    largest_first = accumulate(sorted(instance.samples_I.tolist(), reverse=True))
+    lightest_first = accumulate(sorted(instance.weight_I.tolist()))
+    always = sum(samples <= limit for samples in largest_first)
+    at_most = sum(weight <= instance.capacity for weight in lightest_first)
+    return limit if at_most > always else 0
 
 
 def _bundles(

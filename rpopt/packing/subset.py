@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from rpopt.packing import bounds
 from rpopt.packing.cells import Cells, from_cells, to_cells
 from rpopt.packing.instance import PackingInstance, PackingSolution
+
+MAX_BITS = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +44,20 @@ class CellFiller:
 
     @classmethod
     def of(cls, instance: PackingInstance) -> "CellFiller":
-        """Return the filler of an instance, in units of the weights' common divisor."""
+        """Return the filler of an instance, in units of the weights' common divisor.
+
+        Above `MAX_BITS` units, larger ones are used and weights are rounded up: what
+        fits then fits exactly too.
+        """
         weight, samples = instance.weight_I.tolist(), instance.samples_I.tolist()
-        unit, limit = math.gcd(*weight), instance.max_samples_per_cell
+        unit = max(math.gcd(*weight), -(-instance.capacity // MAX_BITS))
+        capacity, limit = instance.capacity // unit, instance.max_samples_per_cell
         price = 0
         if limit is not None:
             price = sum(samples) * instance.capacity**2 // (sum(weight) * limit**2)
         return cls(
-            weight=[w // unit for w in weight],
-            capacity=instance.capacity // unit,
+            weight=[min(-(-w // unit), capacity) for w in weight],
+            capacity=capacity,
             samples=samples,
             limit=limit,
             price=price // unit,
@@ -159,13 +167,14 @@ def empty_last_cells(
     Parameters
     ----------
     goal
-        Number of cells at which to stop.
+        Number of cells at which to stop; a lower bound where that is larger.
     max_work
         Bitset operations to spend, in units of 4 KiB.
     """
     filler = CellFiller.of(instance)
     cells = to_cells(solution)
-    while len(cells) > max(1, goal) and max_work > 0:
+    goal = max(goal, bounds.l2(instance).value)
+    while len(cells) > goal and max_work > 0:
         cells, max_work = _empty_lightest(filler, cells, max_work)
     return from_cells(cells, instance.num_items)
 
