@@ -3,17 +3,20 @@
 Axis letters: I items, D DP ranks, R rows.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rpopt.checks import require_feasible
 from rpopt.errors import InstanceError
 from rpopt.items import DROPPED
 from rpopt.layout.baselines import SPLIT, baselines
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance, check
 from rpopt.packing.heuristics import next_fit
+from rpopt.packing.rows import recheck
 from rpopt.placement.heuristics import eplb, identity
 from rpopt.plans import Layout, Placement, Plan
 from rpopt.problems import WindowProblems
@@ -63,24 +66,29 @@ def compare(
 
     Raises
     ------
+    MismatchError
+        When the plan is for another window.
+    CertificateError, InfeasibleError
+        When the plan does not hold; see `rpopt.verify_plan`.
     InstanceError
         When the schedule has no value under the model: ranks with different numbers of
         rows, or samples missing, repeated or unknown.
     """
+    plan.require_window(window)
     problems = WindowProblems(window, plan.topology, plan.rules, plan.cost)
+    recheck(plan.rows, problems.packing)
     packed_I = np.array(plan.rows.witness["cell_I"], dtype=np.int64)
     placements = _placements(problems, plan)
-    found = [_next_fit(problems)]
+    found = _next_fit(problems)
     for name, placement in placements.items():
         instance = problems.layout(placement, plan.layout.num_rows)
         for method, layout in baselines(instance, packed_I).items():
             found.append(_measure(method, name, instance, layout))
+    require_feasible(check(instance, plan.layout), "the plan's layout")
     found.append(_measure("rpopt plan", name, instance, plan.layout))
     if schedule is not None:
-        layout = schedule_layout(problems, schedule)
         first, placement = next(iter(placements.items()))
-        instance = problems.layout(placement, layout.num_rows)
-        found.append(_measure("your schedule", first, instance, layout))
+        found.append(_measure_schedule(problems, schedule, first, placement))
     return sorted(found, key=lambda entry: entry.j)
 
 
@@ -102,7 +110,7 @@ def schedule_layout(problems: WindowProblems, schedule: Schedule) -> Layout:
     ------
     InstanceError
         When ranks have different numbers of rows, bundles are torn apart, or samples
-        are missing, repeated or unknown.
+        are missing, repeated or unknown. Samples that the rules drop may be missing.
     """
     dp, num_rows = problems.topology.dp, len(schedule[0]) if schedule else 0
     if len(schedule) != dp or any(len(rows) != num_rows for rows in schedule):
@@ -131,7 +139,7 @@ def schedule_layout(problems: WindowProblems, schedule: Schedule) -> Layout:
                         f"the schedule puts sample {sample} or its bundle in two cells"
                     )
                 row_I[item], rank_I[item] = row, rank
-    wrong = np.flatnonzero(seen_N != 1)
+    wrong = np.flatnonzero((seen_N > 1) | ((seen_N == 0) & (item_N != DROPPED)))
     if wrong.size:
         raise InstanceError(
             f"{wrong.size} samples are not scheduled exactly once, first sample"
@@ -140,23 +148,61 @@ def schedule_layout(problems: WindowProblems, schedule: Schedule) -> Layout:
     return Layout(row_I=row_I, rank_I=rank_I, num_rows=num_rows)
 
 
-def _next_fit(problems: WindowProblems) -> Comparison:
-    """Next-fit in input order, with as many rows as it needs (Megatron-Core)."""
+def _next_fit(problems: WindowProblems) -> list[Comparison]:
+    """Next-fit in input order, with as many rows as it needs (Megatron-Core).
+
+    Left out when that many rows cannot be filled.
+    """
     solution = next_fit(problems.packing)
     num_rows = problems.packing.rows_for(solution.num_cells)
+    missing = num_rows * problems.topology.dp - problems.items.num_items
+    if missing > 0 and not problems.rules.dummies:
+        return []
     placement = None
     if problems.placement is not None:
         placement = identity(problems.placement)
     instance = problems.layout(placement, num_rows)
     layout = baselines(instance, solution.cell_I)[SPLIT]
-    return _measure("next-fit", "identity", instance, layout)
+    return [_measure("next-fit", "identity", instance, layout)]
+
+
+def _measure_schedule(
+    problems: WindowProblems,
+    schedule: Schedule,
+    name: str,
+    placement: Placement | None,
+) -> Comparison:
+    """Evaluate a schedule; its empty cells get dummies where items are too few."""
+    rules, layout = problems.rules, schedule_layout(problems, schedule)
+    roomy = copy.copy(problems)
+    roomy.rules = replace(rules, dummies=True)
+    instance = roomy.layout(placement, layout.num_rows)
+    dummies = instance.num_items - layout.row_I.size
+    cell_I = layout.row_I * instance.num_ranks + layout.rank_I
+    empty = np.setdiff1d(np.arange(instance.num_cells), cell_I)[:dummies]
+    row, rank = np.divmod(empty, instance.num_ranks)
+    filled = Layout(
+        row_I=np.concatenate([layout.row_I, row]),
+        rank_I=np.concatenate([layout.rank_I, rank]),
+        num_rows=layout.num_rows,
+    )
+    broken = set()
+    if dummies and not rules.dummies:
+        broken.add("empty cell")
+    if layout.num_rows % rules.row_multiple:
+        broken.add("row multiple")
+    return _measure("your schedule", name, instance, filled, broken)
 
 
 def _measure(
-    method: str, placement: str, instance: LayoutInstance, layout: Layout
+    method: str,
+    placement: str,
+    instance: LayoutInstance,
+    layout: Layout,
+    broken: Collection[str] = (),
 ) -> Comparison:
     cost = evaluate(instance, layout)
-    violations = check(instance, layout)
+    constraints = {v.constraint for v in check(instance, layout)}.union(broken)
     attention = cost.critical(cost.attention_ticks_RSC).sum()
     experts = cost.critical(cost.expert_ticks_RSL).sum()
     return Comparison(
@@ -167,5 +213,5 @@ def _measure(
         j=cost.j,
         attention=float(attention) / instance.unit_ticks,
         experts=float(experts) / instance.unit_ticks,
-        breaks=", ".join(sorted({v.constraint for v in violations})) or None,
+        breaks=", ".join(sorted(constraints)) or None,
     )

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -85,6 +85,10 @@ class CostModel(Record):
 
     def __post_init__(self) -> None:
         """Make every number an exact fraction and check its range."""
+        if self.unit not in get_args(CostUnit):
+            raise InstanceError(
+                f"unit = {self.unit!r}; use one of {get_args(CostUnit)}"
+            )
         freeze(self, "attention", tuple(self.attention))
         if not self.attention:
             raise InstanceError("a cost model needs at least one attention class")
@@ -210,7 +214,7 @@ def _shares(
     """Return the share of each class and layer in a perfectly balanced step."""
     num_layers = int(copies_L.size)
     weights = cost.layer_weight_L
-    if weights is None:
+    if weights is None or num_layers == 0:
         weights = (Fraction(1),) * num_layers
     elif len(weights) != num_layers:
         raise InstanceError(
@@ -246,6 +250,8 @@ def _round(value: Fraction) -> int:
 
 
 def _fraction(value: Any, name: str) -> Fraction:
+    if isinstance(value, np.generic):
+        value = value.item()  # a NumPy integer inside a Fraction would overflow
     try:
         exact = Fraction(value)
     except (ValueError, OverflowError, TypeError, ZeroDivisionError) as error:

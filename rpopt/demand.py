@@ -5,8 +5,8 @@ the completed demand of a sample sums to top_k x padded tokens in every layer, e
 under the rule "ignore". All of it works on chunks of samples, so that the demand of a
 large window is never held twice.
 
-Axis letters: N samples, I items, L MoE layers, E experts, P EP ranks, n samples of a
-chunk.
+Axis letters: N samples, I items, L MoE layers, E experts, P EP ranks, X = L x P, M
+slots of an EP rank, n samples of a chunk, m items of a chunk.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from rpopt.records import Int64Array
 from rpopt.rules import PackingRules
 from rpopt.window import Window
 
+MAX_SPREAD_COPIES = 2**36
 _CHUNK_ENTRIES = 2**22
 _RESOLUTION_BITS = 26
 
@@ -49,19 +50,38 @@ def project(
             f"the placement is for {placement.slot_LE.shape} (layers, experts); the"
             f" window has {(num_layers, num_experts)}"
         )
-    per_rank = num_experts // placement.num_ep_ranks
-    expert_of_slot_LE = placement.expert_of_slot_LE
-    load = np.zeros((items.num_items, num_layers, placement.num_ep_ranks), np.int64)
+    ranks = placement.num_ep_ranks
+    from_MX = _experts_by_rank(placement)
+    load_IX = np.zeros((items.num_items, num_layers * ranks), dtype=np.int64)
     for sample_n, demand_nLE in completed(window, items, rules):
-        slots_nLE = np.take_along_axis(demand_nLE, expert_of_slot_LE[None], axis=2)
-        split = slots_nLE.reshape(sample_n.size, num_layers, -1, per_rank)
-        np.add.at(load, items.item_of_sample_N[sample_n], split.sum(axis=3))
-    if load.size and load.max() > np.iinfo(np.int32).max:
+        flat = demand_nLE.reshape(sample_n.size, -1)
+        slots = np.take(flat, from_MX.ravel(), axis=1)
+        load_nX = slots.reshape(-1, *from_MX.shape).sum(axis=1)
+        _add_by_item(load_IX, items.item_of_sample_N[sample_n], load_nX)
+    if load_IX.size and load_IX.max() > np.iinfo(np.int32).max:
         raise InstanceError(
-            f"one sample sends {int(load.max())} token copies to one EP rank in one"
+            f"one item sends {int(load_IX.max())} token copies to one EP rank in one"
             " layer; at most 2**31 - 1 are supported"
         )
-    return load.astype(np.int32)
+    return load_IX.astype(np.int32).reshape(-1, num_layers, ranks)
+
+
+def _experts_by_rank(placement: Placement) -> Int64Array:
+    """Return layer x E + expert of the m-th slot of each (layer, EP rank), [M, X].
+
+    Slots come first, so that sums over them run along long rows.
+    """
+    num_layers, num_experts = placement.slot_LE.shape
+    flat_LE = placement.expert_of_slot_LE + num_experts * np.arange(num_layers)[:, None]
+    per_rank = num_experts // placement.num_ep_ranks
+    return np.ascontiguousarray(flat_LE.reshape(-1, per_rank).T)
+
+
+def _add_by_item(load_IX: Int64Array, item_n: Int64Array, load_nX: Int64Array) -> None:
+    """Add each row to its item; samples of a bundle share one."""
+    order_n = np.argsort(item_n, kind="stable")
+    item_m, first_m = np.unique(item_n[order_n], return_index=True)
+    load_IX[item_m] += np.add.reduceat(load_nX[order_n], first_m, axis=0)
 
 
 def completed(
@@ -87,8 +107,19 @@ def completed(
             rows = np.flatnonzero(missing_n)
             if rows.size:
                 copies_n = missing_n[rows] * window.top_k
+                _check_copies(sample_n[rows], copies_n)
                 demand_nLE[rows] += spread(copies_n, base_nLE[rows])
         yield sample_n, demand_nLE
+
+
+def _check_copies(sample_n: Int64Array, copies_n: Int64Array) -> None:
+    if copies_n.max() >= MAX_SPREAD_COPIES:
+        worst = int(copies_n.argmax())
+        raise InstanceError(
+            f"sample {sample_n[worst]} sends {copies_n[worst]} token copies without a"
+            f" route; fewer than {MAX_SPREAD_COPIES} are supported: lower pad_multiple,"
+            " or choose missing_routes = 'ignore'"
+        )
 
 
 def spread(copies_n: Int64Array, base_nLE: Int64Array) -> Int64Array:
@@ -97,7 +128,7 @@ def spread(copies_n: Int64Array, base_nLE: Int64Array) -> Int64Array:
     Parameters
     ----------
     copies_n
-        Copies to spread in every layer, int64 [n], below 2**36.
+        Copies to spread in every layer, int64 [n], below `MAX_SPREAD_COPIES`.
     base_nLE
         Histograms with a positive sum in every layer, int64 [n, L, E].
 

@@ -100,10 +100,12 @@ class Placement(Record):
 
     def num_moved(self, other: "Placement") -> Int64Array:
         """Return how many experts sit on another EP rank than in `other`, [L]."""
-        if other.slot_LE.shape != self.slot_LE.shape:
+        ours = (*self.slot_LE.shape, self.num_ep_ranks)
+        theirs = (*other.slot_LE.shape, other.num_ep_ranks)
+        if ours != theirs:
             raise InstanceError(
-                f"placements of {self.slot_LE.shape} and {other.slot_LE.shape} (layers,"
-                " experts) cannot be compared"
+                f"placements of {ours} and {theirs} (layers, experts, EP ranks) cannot"
+                " be compared"
             )
         return (self.rank_LE != other.rank_LE).sum(axis=1)
 
@@ -184,10 +186,23 @@ class Plan(Record):
     termination: str
     versions: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check that J is a positive number."""
+        for name in ("j_ticks", "unit_ticks"):
+            freeze(self, name, positive_int(getattr(self, name), name=name))
+
     @property
     def j(self) -> float:
         """J as a number; 1 is perfect balance."""
         return self.j_ticks / self.unit_ticks
+
+    def require_window(self, window: Window) -> None:
+        """Raise a `MismatchError` when the plan is for another window."""
+        if window.digest != self.window_digest:
+            raise MismatchError(
+                f"the plan is for window {self.window_digest[:12]}…, this one is"
+                f" {window.digest[:12]}…; give the window that was planned"
+            )
 
     def cell_of_sample(self, window: Window) -> tuple[Int64Array, Int64Array]:
         """Return row and rank of every sample, int64 [N] each; -1 where dropped.
@@ -197,11 +212,7 @@ class Plan(Record):
         MismatchError
             When the plan is for another window.
         """
-        if window.digest != self.window_digest:
-            raise MismatchError(
-                f"the plan is for window {self.window_digest[:12]}…, this one is"
-                f" {window.digest[:12]}…; give the window that was planned"
-            )
+        self.require_window(window)
         item_N = build_items(window, self.rules).item_of_sample_N
         dropped_N = item_N == DROPPED
         row_N = np.where(dropped_N, -1, self.layout.row_I[item_N])

@@ -10,6 +10,7 @@ import numpy as np
 
 from rpopt.cost import CostModel, scale_costs
 from rpopt.demand import aggregate, project
+from rpopt.errors import InstanceError
 from rpopt.items import Items, add_dummies, build_items
 from rpopt.layout.instance import LayoutInstance
 from rpopt.packing.instance import PackingInstance
@@ -65,7 +66,25 @@ class WindowProblems:
         return add_dummies(self.items, num_rows * self.topology.dp, self.rules)
 
     def layout(self, placement: Placement | None, num_rows: int) -> LayoutInstance:
-        """Return the layout instance under a placement and a number of rows."""
+        """Return the layout instance under a placement and a number of rows.
+
+        Raises
+        ------
+        InstanceError
+            When the placement does not fit the window or the topology.
+        InfeasibleError
+            When there are too few items, and the rules do not allow dummies.
+        """
+        if (placement is None) != (self.placement is None):
+            raise InstanceError(
+                "a placement is needed exactly when the window has routes; this one"
+                f" has {self.window.num_layers} MoE layers"
+            )
+        if placement is not None and placement.num_ep_ranks != self.topology.ep:
+            raise InstanceError(
+                f"the placement is for {placement.num_ep_ranks} EP ranks; the topology"
+                f" has ep = {self.topology.ep}"
+            )
         items = self.items_for(num_rows)
         if placement is None:
             load_ILP = np.zeros((items.num_items, 0, self.topology.ep), dtype=np.int32)

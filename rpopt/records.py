@@ -227,7 +227,10 @@ def int_array(
     InstanceError
         For a wrong number of axes, non-integers, or values out of range.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InstanceError(f"{name} is ragged; its rows differ in length") from error
     if array.ndim != ndim:
         raise InstanceError(
             f"{name} has {array.ndim} axes (shape {array.shape}); it needs {ndim}"
@@ -247,10 +250,20 @@ def int_array(
                 f" [{floor}, {np.iinfo(target).max}]; correct that entry"
             )
     frozen = np.ascontiguousarray(array, dtype=target)
-    if frozen.flags.writeable and np.may_share_memory(frozen, value):
+    if _is_writeable(frozen) and np.may_share_memory(frozen, value):
         frozen = frozen.copy()
     frozen.setflags(write=False)
     return frozen
+
+
+def _is_writeable(array: npt.NDArray[Any]) -> bool:
+    """Return whether anyone can write to the memory, through a base of a view too."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return True
+        base = base.base
+    return False
 
 
 def _whole_numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rpopt.checks import require_feasible
 from rpopt.layout.evaluate import (
     LayoutCost,
     evaluate,
     group_and_member,
     group_totals,
 )
+from rpopt.layout.instance import check
 from rpopt.placement.instance import PlacementCost
 from rpopt.placement.instance import evaluate as evaluate_placement
 from rpopt.plans import Placement, Plan
@@ -76,10 +78,20 @@ class PlanReport:
 
 
 def report(window: Window, plan: Plan, current: Placement | None = None) -> PlanReport:
-    """Measure a plan against its window and, if given, the placement in force."""
+    """Measure a plan against its window and, if given, the placement in force.
+
+    Raises
+    ------
+    MismatchError
+        When the plan is for another window.
+    InfeasibleError, InstanceError
+        When the plan does not hold; see `rpopt.verify_plan`.
+    """
+    plan.require_window(window)
     problems = WindowProblems(window, plan.topology, plan.rules, plan.cost)
     items = problems.items_for(plan.layout.num_rows)
     instance = problems.layout(plan.placement, plan.layout.num_rows)
+    require_feasible(check(instance, plan.layout), "the plan's layout")
     _, load_GLP = group_totals(instance, *group_and_member(instance, plan.layout))
     kept = items.kept_samples
     padded = (
@@ -102,7 +114,7 @@ def report(window: Window, plan: Plan, current: Placement | None = None) -> Plan
         num_dropped=int(items.dropped_samples.size),
         num_dummies=items.num_dummies,
         moved_experts_L=moved,
-        notes=_notes(window, plan),
+        notes=_notes(window, plan, kept),
     )
 
 
@@ -125,9 +137,9 @@ def _largest_load(
 
 def _percentiles(load_GLP: Int64Array) -> np.ndarray:
     """Return the percentiles of each layer's loads over its mean; 1 without load."""
-    by_layer = np.moveaxis(load_GLP, 1, 0).reshape(load_GLP.shape[1], -1)
-    if by_layer.size == 0:
+    if load_GLP.size == 0:
         return np.zeros((0, len(PERCENTILES)))
+    by_layer = np.moveaxis(load_GLP, 1, 0).reshape(load_GLP.shape[1], -1)
     mean = by_layer.mean(axis=1, keepdims=True)
     values = np.percentile(by_layer, PERCENTILES, axis=1).T
     return np.divide(values, mean, out=np.ones_like(values), where=mean > 0)
@@ -139,11 +151,11 @@ def _placement_cost(problems: WindowProblems, plan: Plan) -> PlacementCost | Non
     return evaluate_placement(problems.placement, plan.placement)
 
 
-def _notes(window: Window, plan: Plan) -> tuple[str, ...]:
+def _notes(window: Window, plan: Plan, kept: Int64Array) -> tuple[str, ...]:
     notes = list(plan.topology.notes())
-    padded = -(-window.length_N // plan.rules.pad_multiple) * plan.rules.pad_multiple
-    assert window.routed_tokens_N is not None
-    missing = int(padded.sum() - window.routed_tokens_N.sum())
+    pad = plan.rules.pad_multiple
+    padded = -(-window.length_N[kept] // pad) * pad
+    missing = int(padded.sum() - window.routed_N[kept].sum())
     if window.num_layers and missing:
         notes.append(
             f"{missing} tokens without a route or of padding are dispatched by the rule"

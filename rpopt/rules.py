@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, get_args
 from rpopt.errors import InstanceError
 from rpopt.records import Record, freeze, positive_int
 
+MAX_TOKEN_CAP = 2**40
 Oversize = Literal["error", "alone", "drop"]
 MissingRoutes = Literal["proportional", "uniform", "ignore"]
 RowOrder = Literal["as_found", "largest_first", "small_at_ends"]
@@ -53,6 +54,13 @@ class PackingRules(Record):
         """Check every rule."""
         for name in ("token_cap", "pad_multiple", "row_multiple"):
             freeze(self, name, positive_int(getattr(self, name), name=name))
+        if self.token_cap > MAX_TOKEN_CAP:
+            raise InstanceError(
+                f"token_cap = {self.token_cap} exceeds {MAX_TOKEN_CAP}; lower it to"
+                " what one DP rank can hold"
+            )
+        if not isinstance(self.dummies, bool):
+            raise InstanceError(f"dummies = {self.dummies!r}; use True or False")
         if self.max_samples_per_cell is not None:
             limit = positive_int(self.max_samples_per_cell, name="max_samples_per_cell")
             freeze(self, "max_samples_per_cell", limit)

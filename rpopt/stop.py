@@ -67,6 +67,11 @@ class FirstOf:
 
     criteria: Sequence[StopCriterion]
 
+    def __post_init__(self) -> None:
+        """Check that there is one at all."""
+        if not self.criteria:
+            raise InstanceError("no stop criterion; a search would never end")
+
     def reset(self) -> None:
         """Reset every criterion."""
         for criterion in self.criteria:

@@ -82,7 +82,8 @@ class Topology(Record):
             raise InstanceError(
                 f"shard_of_rank_D has {shard_D.size} entries for dp = {self.dp}"
             )
-        count_S = np.bincount(shard_D, minlength=self.num_shards)
+        known_D = np.minimum(shard_D, self.num_shards)
+        count_S = np.bincount(known_D, minlength=self.num_shards)
         if count_S.size != self.num_shards or np.any(count_S != self.shard_size):
             raise InstanceError(
                 f"shard_of_rank_D gives shards of {count_S.tolist()} ranks;"

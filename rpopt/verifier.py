@@ -12,7 +12,7 @@ import rpopt.packing.rows
 import rpopt.placement.bounds
 from rpopt.certificate import Bound
 from rpopt.checks import require_feasible
-from rpopt.errors import CertificateError, InfeasibleError, MismatchError
+from rpopt.errors import CertificateError, InfeasibleError, InstanceError
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import check as check_layout
 from rpopt.placement.instance import check as check_placement
@@ -34,20 +34,28 @@ def verify_plan(window: Window, plan: Plan) -> None:
     CertificateError
         When a constraint is broken, or a number or an arithmetic bound does not hold.
     """
-    if plan.window_digest != window.digest:
-        raise MismatchError(
-            f"the plan is for window {plan.window_digest[:12]}…, this one is"
-            f" {window.digest[:12]}…; give the window that was planned"
+    plan.require_window(window)
+    try:
+        problems = WindowProblems(window, plan.topology, plan.rules, plan.cost)
+        _verify_rows(problems, plan)
+        _verify_placement(problems, plan)
+        _verify_layout(problems, plan)
+    except (InstanceError, InfeasibleError) as error:
+        raise CertificateError(f"the plan does not hold: {error}") from error
+
+
+def _verify_rows(problems: WindowProblems, plan: Plan) -> None:
+    if not plan.rows.bounds or not plan.layout_bounds:
+        raise CertificateError(
+            f"the plan holds {len(plan.rows.bounds)} bounds on the rows and"
+            f" {len(plan.layout_bounds)} on J; at least one of each is needed"
         )
-    problems = WindowProblems(window, plan.topology, plan.rules, plan.cost)
     rpopt.packing.rows.recheck(plan.rows, problems.packing)
     if plan.layout.num_rows != plan.rows.upper:
         raise CertificateError(
             f"the layout has {plan.layout.num_rows} rows, the certificate"
             f" {plan.rows.upper}"
         )
-    _verify_placement(problems, plan)
-    _verify_layout(problems, plan)
 
 
 def _verify_placement(problems: WindowProblems, plan: Plan) -> None:
@@ -59,10 +67,7 @@ def _verify_placement(problems: WindowProblems, plan: Plan) -> None:
                 " to this window"
             )
         return
-    try:
-        require_feasible(check_placement(instance, plan.placement), "the placement")
-    except InfeasibleError as error:
-        raise CertificateError(str(error)) from error
+    require_feasible(check_placement(instance, plan.placement), "the placement")
     layers = [bound.evidence.get("layer") for bound in plan.placement_bounds]
     if layers != list(range(instance.load_LE.shape[0])):
         raise CertificateError(
@@ -81,10 +86,7 @@ def _verify_placement(problems: WindowProblems, plan: Plan) -> None:
 
 def _verify_layout(problems: WindowProblems, plan: Plan) -> None:
     instance = problems.layout(plan.placement, plan.layout.num_rows)
-    try:
-        require_feasible(check_layout(instance, plan.layout), "the layout")
-    except InfeasibleError as error:
-        raise CertificateError(str(error)) from error
+    require_feasible(check_layout(instance, plan.layout), "the layout")
     found = evaluate(instance, plan.layout)
     if (found.j_ticks, found.unit_ticks) != (plan.j_ticks, plan.unit_ticks):
         raise CertificateError(

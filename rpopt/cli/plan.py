@@ -2,13 +2,15 @@
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rpopt.cli import output
 from rpopt.cli.settings import add_flags, read_settings
-from rpopt.errors import InstanceError
+from rpopt.errors import InstanceError, RpoptError
 from rpopt.io import read, write_json, write_npz
+from rpopt.io.access import writable_folder
 from rpopt.packing.instance import PackingSolution
 from rpopt.plans import Plan
 from rpopt.problems import WindowProblems
@@ -60,14 +62,18 @@ def run(args: argparse.Namespace) -> int:
     """Plan every window and print a summary row each."""
     settings = read_settings(args)
     stop = read_stop(args)
+    _check_names(args.windows)
     starts = [read(args.start, Plan)] if args.start else []
     current = read(args.current, Plan).placement if args.current else None
-    args.out_dir.mkdir(parents=True, exist_ok=True)
+    writable_folder(args.out_dir)
     rows = []
     for path in output.progress(args.windows, quiet=args.quiet, what="plan"):
         window = read(path, Window)
         began_s = time.perf_counter()
-        found = _plan(window, settings, stop, args.seed, starts, current)
+        try:
+            found = _plan(window, settings, stop, args.seed, starts, current)
+        except RpoptError as error:
+            raise type(error)(f"{path}: {error}") from error
         seconds_s = time.perf_counter() - began_s
         write_json(args.out_dir / f"{path.stem}.plan.json", found)
         if args.save_instances:
@@ -75,6 +81,18 @@ def run(args: argparse.Namespace) -> int:
         rows.append({"window": path.stem, **summary(window, found), "s": seconds_s})
     output.print_rows(rows, as_json=args.json)
     return 0
+
+
+def _check_names(windows: Sequence[Path]) -> None:
+    """Refuse windows whose plans would overwrite each other."""
+    first: dict[str, Path] = {}
+    for path in windows:
+        if path.stem in first:
+            raise InstanceError(
+                f"{first[path.stem]} and {path} would both be planned into"
+                f" {path.stem}.plan.json; rename one, or use another --out-dir"
+            )
+        first[path.stem] = path
 
 
 def _plan(window: Window, settings: Any, stop: Any, seed: int, *more: Any) -> Plan:
@@ -86,6 +104,7 @@ def _plan(window: Window, settings: Any, stop: Any, seed: int, *more: Any) -> Pl
 
 def summary(window: Window, plan: Plan) -> dict[str, Any]:
     """Return the numbers of one summary row."""
+    lower = plan.lower_ticks
     return {
         "samples": window.num_samples,
         "tokens": window.total_tokens,
@@ -93,8 +112,8 @@ def summary(window: Window, plan: Plan) -> dict[str, Any]:
         "rows_bound": plan.rows.lower,
         "rows_closed": plan.rows.closed,
         "J": plan.j,
-        "J_bound": plan.lower_ticks / plan.unit_ticks,
-        "gap_%": 100 * (plan.j_ticks / plan.lower_ticks - 1),
+        "J_bound": lower / plan.unit_ticks,
+        "gap_%": 100 * (plan.j_ticks / lower - 1) if lower else None,
         "efficiency": 1 / plan.j,
     }
 

@@ -151,5 +151,19 @@ def _cost(tables: dict[str, dict[str, Any]], args: argparse.Namespace) -> CostMo
     if simple:
         table["attention"] = (AttentionClass(**simple),)
     elif "attention" in table:
-        table["attention"] = tuple(AttentionClass(**a) for a in table["attention"])
+        table["attention"] = _attention_classes(table["attention"])
+    if not isinstance(table.get("layer_weight_L", []), list):
+        raise InstanceError("layer_weight_L in [cost] must be a list of numbers")
     return CostModel(**table)
+
+
+def _attention_classes(entries: Any) -> tuple[AttentionClass, ...]:
+    known = {f.name for f in fields(AttentionClass)}
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and set(entry) <= known for entry in entries
+    ):
+        raise InstanceError(
+            f"attention in [cost] must be a list of tables with keys {sorted(known)},"
+            f" got {entries!r}"
+        )
+    return tuple(AttentionClass(**entry) for entry in entries)

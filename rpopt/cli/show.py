@@ -133,6 +133,7 @@ def _layer_rows(
         return []
     expert_L = measured.cost.critical(measured.cost.expert_ticks_RSL).sum(axis=0)
     moved = measured.moved_experts_L
+    bounds = {b.evidence.get("layer"): b.value for b in plan.placement_bounds}
     rows = []
     for i, layer in enumerate(window.layer_ids_L.tolist()):
         peak = int(measured.placement_cost.peak_L[i])
@@ -145,7 +146,7 @@ def _layer_rows(
                 "p95": p95,
                 "max": largest,
                 "aggregate_peak": peak,
-                "peak_bound": plan.placement_bounds[i].value,
+                "peak_bound": bounds.get(i),
                 "silent_experts": int(measured.silent_experts_L[i]),
                 "moved": None if moved is None else int(moved[i]),
             }

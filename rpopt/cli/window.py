@@ -11,6 +11,7 @@ from tqdm import tqdm
 from rpopt.cli import output
 from rpopt.cli.settings import write_settings
 from rpopt.io import write_npz
+from rpopt.io.access import writable_folder
 from rpopt.io.reference import build_reference_like, data_dir, read_reference
 from rpopt.io.route_files import read_routes
 from rpopt.io.routes import WindowBuilder
@@ -68,12 +69,13 @@ def _add(
     parser: argparse.ArgumentParser = kinds.add_parser(name, help=text)
     parser.add_argument("--out", type=Path, required=True, help="window file (.npz)")
     parser.add_argument("--json", action="store_true", help="answer in JSON")
-    parser.set_defaults(run=lambda args: _write(make(args), args))
+    parser.set_defaults(run=lambda args: _write(make, args))
     return parser
 
 
-def _write(window: Window, args: argparse.Namespace) -> int:
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+def _write(make: Callable[[argparse.Namespace], Window], args: Any) -> int:
+    writable_folder(args.out.parent)
+    window = make(args)
     write_npz(args.out, window, origin=window.origin)
     answer = {
         "file": args.out.name,
@@ -122,7 +124,7 @@ def _from_routes(args: argparse.Namespace) -> Window:
 
 
 def _reference(args: argparse.Namespace) -> int:
-    args.out_dir.mkdir(parents=True, exist_ok=True)
+    writable_folder(args.out_dir)
     for name in output.progress(REFERENCE_NAMES, quiet=args.quiet, what="reference"):
         found = read_reference(data_dir() / "windows-reference", name)
         write_npz(

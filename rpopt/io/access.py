@@ -3,6 +3,7 @@
 import os
 import secrets
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -44,6 +45,26 @@ def reading(path: AnyPath) -> Iterator[None]:
         raise FileFormatError(
             f"{path}: truncated, damaged or of another format ({error}); restore it or"
             " write it again"
+        ) from error
+
+
+def writable_folder(path: AnyPath) -> Path:
+    """Return a folder that files can be written to, made where it is missing.
+
+    Raises
+    ------
+    FileFormatError
+        When there is no such folder.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise FileFormatError(
+            f"{path}: not a folder that can be written to ({error.strerror or error});"
+            " choose another one"
         ) from error
 
 

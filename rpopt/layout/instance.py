@@ -6,7 +6,7 @@ R rows, S shards.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from rpopt.plans import Layout
 from rpopt.records import Int64Array, Record, freeze, int_array, positive_int
 from rpopt.rules import PackingRules
 from rpopt.topology import Coupling, Topology
+
+MAX_TOTAL_TICKS = 2**62
+"""All costs of an instance sum to less, so that no sum of costs overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,6 +82,18 @@ class LayoutInstance(Record):
             freeze(self, name, array)
         for name in ("num_rows", "token_cap", "unit_ticks"):
             freeze(self, name, positive_int(getattr(self, name), name=name))
+        offset = positive_int(self.offset_ticks, name="offset_ticks", minimum=0)
+        freeze(self, "offset_ticks", offset)
+        if self.max_samples_per_cell is not None:
+            limit = positive_int(self.max_samples_per_cell, name="max_samples_per_cell")
+            freeze(self, "max_samples_per_cell", limit)
+        if self.coupling not in get_args(Coupling):
+            raise InstanceError(f"coupling = {self.coupling!r}; use 'step' or 'row'")
+        self._check_shapes()
+        self._check_cells()
+        self._check_totals()
+
+    def _check_shapes(self) -> None:
         counts = {
             name: getattr(self, name).shape[0]
             for name in ("weight_I", "num_samples_I", "attention_ticks_IC", "load_ILP")
@@ -90,9 +105,24 @@ class LayoutInstance(Record):
                 f"{self.layer_weight_ticks_L.size} layer weights for"
                 f" {self.load_ILP.shape[1]} layers"
             )
-        self._check_cells()
+        if self.attention_ticks_IC.shape[1] == 0 or self.load_ILP.shape[2] == 0:
+            raise InstanceError(
+                f"{self.attention_ticks_IC.shape[1]} attention classes and"
+                f" {self.load_ILP.shape[2]} EP ranks; at least one of each is needed"
+            )
 
     def _check_cells(self) -> None:
+        shard_D = self.shard_of_rank_D
+        if shard_D.size == 0 or shard_D.max() >= shard_D.size:
+            raise InstanceError(
+                f"shard_of_rank_D = {shard_D.tolist()}; give one shard per DP rank,"
+                " numbered from 0"
+            )
+        count_S = np.bincount(shard_D)
+        if np.any(count_S != count_S[0]):
+            raise InstanceError(
+                f"shards of {count_S.tolist()} ranks; they must be equal"
+            )
         if self.num_items < self.num_cells:
             raise InstanceError(
                 f"{self.num_items} items cannot fill {self.num_cells} cells without an"
@@ -103,10 +133,19 @@ class LayoutInstance(Record):
                 f"item weights lie in [{self.weight_I.min()}, {self.weight_I.max()}];"
                 f" they must lie in [1, token_cap = {self.token_cap}]"
             )
-        count_S = np.bincount(self.shard_of_rank_D)
-        if np.any(count_S != count_S[0]):
+
+    def _check_totals(self) -> None:
+        """Check the sum of all costs in floats, which are close enough."""
+        copies_L = self.load_ILP.sum(axis=(0, 2), dtype=np.float64)
+        total = (
+            float(self.attention_ticks_IC.sum(dtype=np.float64))
+            + float(copies_L @ self.layer_weight_ticks_L)
+            + self.offset_ticks
+        )
+        if total >= MAX_TOTAL_TICKS:
             raise InstanceError(
-                f"shards of {count_S.tolist()} ranks; they must be equal"
+                f"the costs sum to {total:.4g} ticks; they must sum to less than"
+                f" {MAX_TOTAL_TICKS}: use a smaller unit"
             )
 
     @classmethod

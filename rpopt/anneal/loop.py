@@ -1,0 +1,174 @@
+"""Population annealing over layouts: the main loop.
+
+The pseudocode with its sources is in docs/algorithms/annealing.md.
+
+Axis letters: A starts, B replicas, I items.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from rpopt.anneal.engines import (
+    choose_engine,
+    choose_population,
+    load_engine,
+    make_engine,
+)
+from rpopt.anneal.log import Log
+from rpopt.anneal.resample import resample
+from rpopt.anneal.result import AnnealResult
+from rpopt.anneal.run import Engine, HistoryPoint, Run
+from rpopt.anneal.schedule import Limits, Temperatures, temperatures
+from rpopt.anneal.tables import Geometry, needs_wide
+from rpopt.checks import require_feasible
+from rpopt.errors import InstanceError
+from rpopt.layout.evaluate import evaluate
+from rpopt.layout.instance import LayoutInstance, check
+from rpopt.plans import Layout
+from rpopt.records import positive_int
+from rpopt.stop import StopCriterion
+
+EngineName = Literal["auto", "compiled", "torch"]
+_CULLING = (1, 20)  # target share of replicas that die in a resampling
+_QUENCH_SHARE = 16  # one part in so many is kept for temperature 0
+
+
+def anneal(
+    instance: LayoutInstance,
+    *,
+    starts: Sequence[Layout],
+    stop: StopCriterion,
+    seed: int,
+    bound_ticks: int = 0,
+    population: int | None = None,
+    engine: EngineName = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    statistics: bool = True,
+    progress: Callable[[HistoryPoint], None] | None = None,
+) -> AnnealResult:
+    """Improve layouts by population annealing.
+
+    Parameters
+    ----------
+    instance
+        The problem.
+    starts
+        At least one feasible layout; replicas take them in turn.
+    stop
+        When to end. The schedule is planned for the time or sweeps it names, so that
+        the run ends cold. A limit of sweeps makes the result a function of the
+        arguments alone, on any engine and any number of threads.
+    seed
+        Any whole number.
+    bound_ticks
+        A lower bound on J; the run ends when it is met.
+    population
+        Replicas; None lets the engine choose for the budget.
+    engine
+        "compiled": loops for CPUs; "torch": whole-population operations on any device;
+        "auto": compiled on the CPU, torch on other devices.
+    device
+        Where the torch engine keeps its population.
+    threads
+        Threads of the compiled engine; None for one per available core.
+    statistics
+        Whether to keep statistics of every temperature.
+    progress
+        Called with each new best.
+
+    Raises
+    ------
+    InstanceError
+        Without starts, or for an engine that cannot be had.
+    InfeasibleError
+        For a start that breaks a constraint; the message names it.
+    """
+    if not starts:
+        raise InstanceError("annealing needs at least one start; give a baseline")
+    for number, start in enumerate(starts):
+        require_feasible(check(instance, start), f"start {number}")
+    name = choose_engine(engine, device)
+    threads = len(os.sched_getaffinity(0)) if threads is None else threads
+    load_engine(
+        name, device, wide=needs_wide(instance)
+    )  # not on the clock: may compile
+    geometry, limits = Geometry(instance), Limits.of(stop)
+    if population is None:
+        population = choose_population(geometry.tables, limits, name, threads)
+    start_ticks = [evaluate(instance, start).j_ticks for start in starts]
+    order_A = sorted(range(len(starts)), key=start_ticks.__getitem__)
+    start_AI = np.array([geometry.cells(starts[a]) for a in order_A])
+    run = Run(
+        stop=stop,
+        moves_per_sweep=instance.num_items,
+        population=positive_int(population, name="population"),
+        bound_ticks=bound_ticks,
+        best_ticks=start_ticks[order_A[0]],
+        best_cell_I=start_AI[0],
+        progress=progress,
+    )
+    log = Log(run, statistics=statistics)
+    span = temperatures(geometry.tables, start_AI[0], seed)
+    replicas = make_engine(name, geometry, start_AI, population, seed, device, threads)
+    try:
+        run.check()
+        if instance.num_cells == 1:
+            run.termination = "nothing to move"
+        while not run.over and run.plan_round():
+            _cool(replicas, run, log, span, seed)
+        while not run.over:
+            run.spend(replicas, 0, instance.num_items)
+    finally:
+        replicas.close()
+    best = geometry.layout(run.best_cell_I)
+    assert not check(instance, best)
+    assert evaluate(instance, best).j_ticks == run.best_ticks
+    return AnnealResult(
+        best=best,
+        j_ticks=run.best_ticks,
+        unit_ticks=instance.unit_ticks,
+        bound_ticks=bound_ticks,
+        history=tuple(run.history),
+        temperatures=tuple(log.rows),
+        population=population,
+        engine=name,
+        seed=seed,
+        start_used=order_A[0],
+        sweeps=run.sweeps,
+        attempted_moves=run.moves * population,
+        seconds_s=run.seconds_s,
+        termination=run.termination,
+    )
+
+
+def _cool(replicas: Engine, run: Run, log: Log, span: Temperatures, seed: int) -> None:
+    """Anneal from hot to cold, then descend."""
+    temperature = span.hot
+    run.measure(replicas, temperature)
+    reserve = run.left() // _QUENCH_SHARE
+    moves = span.share(temperature, temperature, run.left() - reserve)
+    while True:
+        run.spend(replicas, temperature, max(1, moves))
+        log.swept(replicas, temperature)
+        if run.over or temperature == span.cold:
+            break
+        left = max(0, run.left() - reserve)
+        step = resample(
+            replicas.energies(),
+            temperature,
+            lowest=span.lowest_next(temperature),
+            highest=span.highest_next(temperature, left // run.moves_per_sweep),
+            culling=_CULLING,
+            seed=seed,
+            step=run.moves,
+        )
+        replicas.copy(step.parent_B)
+        log.resampled(step)
+        moves = span.share(temperature, step.temperature, left)
+        temperature = step.temperature
+    run.spend(replicas, 0, run.left())
+    log.swept(replicas, 0)

@@ -1,0 +1,189 @@
+"""A run in progress: what is done, what is left, and the best layout so far."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rpopt.anneal.schedule import Limits
+from rpopt.records import Int64Array, IntArray
+from rpopt.stop import StopCriterion
+
+_PIECE_S = 0.025  # of a stage, between two looks at the clock ...
+_PIECE_SHARE = 50  # ... and one part in so many of the time limit
+_MEASURE_S = 0.002  # long enough to know the speed
+_OPEN_SWEEPS = 1000  # planned for where the stop criterion names no limit
+
+
+class Engine(Protocol):
+    """A population that can be advanced: see `CompiledEngine` and `TorchEngine`."""
+
+    name: str
+
+    def run(self, temperature: int, first: int, count: int) -> None:
+        """Attempt moves `first` to `first + count` in every replica."""
+
+    def energies(self) -> Int64Array:
+        """Return the energy of each replica."""
+
+    def copy(self, parent_B: tuple[int, ...]) -> None:
+        """Replace each replica by its parent."""
+
+    def slowest(self) -> Int64Array:
+        """Return J of each replica, in ticks."""
+
+    def cells(self, replica: int) -> IntArray:
+        """Return the cells of one replica [I]."""
+
+    def accepted(self) -> Int64Array:
+        """Return how many moves of each kind were accepted so far, [M]."""
+
+    def close(self) -> None:
+        """Let go of threads and memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """The best J (in ticks) known after some seconds and whole sweeps."""
+
+    seconds_s: float
+    sweeps: int
+    best_ticks: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What is done and what is left of a run, in moves per replica; the best so far.
+
+    Parameters
+    ----------
+    stop
+        The criterion; asked after every sweep, or every few milliseconds where it
+        limits the time.
+    moves_per_sweep
+        I.
+    population
+        B.
+    bound_ticks
+        A lower bound on J; meeting it ends the run.
+    best_ticks, best_cell_I
+        The lowest J so far, and its cells.
+    progress
+        Called with every new history point.
+    """
+
+    stop: StopCriterion
+    moves_per_sweep: int
+    population: int
+    bound_ticks: int
+    best_ticks: int
+    best_cell_I: IntArray
+    progress: Callable[[HistoryPoint], None] | None = None
+    history: list[HistoryPoint] = field(default_factory=list)
+    moves: int = 0
+    termination: str = ""
+    _limits: Limits = field(init=False)
+    _start_s: float = field(init=False)
+    _moves_per_s: float = field(default=0.0, init=False)
+    _open_until: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self._limits = Limits.of(self.stop)
+        self._start_s = time.monotonic()
+        self.stop.reset()
+        self._record(self.best_ticks)
+
+    @property
+    def sweeps(self) -> int:
+        """Whole sweeps done."""
+        return self.moves // self.moves_per_sweep
+
+    @property
+    def seconds_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start_s
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return bool(self.termination)
+
+    def left(self) -> int:
+        """Return how many moves per replica are left, as far as one can tell."""
+        left = []
+        if self._limits.sweeps is not None:
+            left.append(self._limits.sweeps * self.moves_per_sweep - self.moves)
+        if self._limits.seconds_s is not None and self._moves_per_s:
+            seconds = self._limits.seconds_s - self.seconds_s
+            left.append(int(seconds * self._moves_per_s))
+        if not left:
+            left.append(self._open_until - self.moves)
+        return max(0, min(left))
+
+    def plan_round(self) -> bool:
+        """Return whether enough is left to heat up and cool down (once more)."""
+        if self._limits == Limits(seconds_s=None, sweeps=None):
+            more = max(_OPEN_SWEEPS * self.moves_per_sweep, self.moves)
+            self._open_until = self.moves + more
+        return self.moves == 0 or 8 * self.left() >= self.moves
+
+    def measure(self, engine: Engine, temperature: int) -> None:
+        """Run a few moves where the plan needs to know the engine's speed."""
+        moves = 1
+        while self._limits.seconds_s is not None and not self.over and moves:
+            began_s, self._moves_per_s = self.seconds_s, 0.0
+            self.spend(engine, temperature, moves)
+            moves = 4 * moves if self.seconds_s - began_s < _MEASURE_S else 0
+
+    def check(self) -> None:
+        """Ask whether the run ends here."""
+        if self.best_ticks <= self.bound_ticks:
+            self.termination = "bound met"
+        elif self.stop(
+            sweeps=self.sweeps, best=self.best_ticks, bound=self.bound_ticks
+        ):
+            self.termination = self._which_limit()
+
+    def spend(self, engine: Engine, temperature: int, moves: int) -> None:
+        """Run moves at one temperature, unless the run ends before."""
+        until = self.moves + moves
+        while self.moves < until and not self.over:
+            piece, began_s = min(until - self.moves, self._piece()), time.monotonic()
+            engine.run(temperature, self.moves, piece)
+            self.moves += piece
+            speed = piece / max(1e-9, time.monotonic() - began_s)
+            known = self._moves_per_s
+            self._moves_per_s = speed if known == 0 else 0.8 * known + 0.2 * speed
+            slowest_B = engine.slowest()
+            if slowest_B.min() < self.best_ticks:
+                self.best_cell_I = engine.cells(int(slowest_B.argmin()))
+                self._record(int(slowest_B.min()))
+            self.check()
+
+    def _piece(self) -> int:
+        if self._limits.seconds_s is None:
+            return self.moves_per_sweep - self.moves % self.moves_per_sweep
+        if not self._moves_per_s:
+            return self.moves_per_sweep
+        seconds = min(_PIECE_S, self._limits.seconds_s / _PIECE_SHARE)
+        return max(1, int(seconds * self._moves_per_s))
+
+    def _record(self, best_ticks: int) -> None:
+        self.best_ticks = best_ticks
+        point = HistoryPoint(
+            seconds_s=self.seconds_s, sweeps=self.sweeps, best_ticks=best_ticks
+        )
+        self.history.append(point)
+        if self.progress is not None:
+            self.progress(point)
+
+    def _which_limit(self) -> str:
+        if self._limits.sweeps is not None and self.sweeps >= self._limits.sweeps:
+            return "sweep limit"
+        seconds = self._limits.seconds_s
+        return (
+            "time limit"
+            if seconds is not None and self.seconds_s >= seconds
+            else "stop criterion"
+        )

@@ -1,0 +1,1 @@
+"""Exact methods that are not one model: column generation, diving, arc fixing."""

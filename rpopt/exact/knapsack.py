@@ -1,0 +1,190 @@
+"""The exact bounded knapsack: the pricing problem of packing, in whole numbers.
+
+Dynamic programme over tokens (and, where they are limited, samples), heaviest item type
+first. Instead of one decision per item and token count it keeps a whole table every few
+slots, and finds the decisions inside such a block again when a pattern is read back.
+
+Sources: Gilmore and Gomory (1961, 1963) for the pricing problem; Kellerer, Pferschy and
+Pisinger, Knapsack Problems (2004), for the programme and for bundling copies.
+
+Axis letters: K item types, T slots, Q patterns.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rpopt.errors import InstanceError
+from rpopt.exact.item_types import ItemTypes
+from rpopt.records import Int64Array
+
+MEMORY_LIMIT_BYTES = 2**30
+MAX_VALUE = 2**62
+_STRIDE = 12
+_LONGEST_STRIDE = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pricing:
+    """What one run of the knapsack gave.
+
+    Parameters
+    ----------
+    best
+        The largest value of a feasible pattern, exact.
+    value_Q
+        Values of the patterns that were read back, increasing; the last is the best.
+    pattern_QK
+        Shape (Q, K): items of each type in each pattern, int64.
+    """
+
+    best: int
+    value_Q: Int64Array
+    pattern_QK: Int64Array
+
+
+class Knapsack:
+    """The knapsack over the item types of an instance; keeps its memory between runs.
+
+    Parameters
+    ----------
+    types
+        Weights, samples and the capacity.
+    """
+
+    def __init__(self, types: ItemTypes) -> None:
+        self.types = types
+        self.seconds_s = 0.0
+        self.num_runs = 0
+        self._memory = np.empty(0, dtype=np.int64)
+
+    def price(
+        self,
+        value_K: Int64Array,
+        *,
+        demand_K: Int64Array | None = None,
+        max_patterns: int = 1,
+    ) -> Pricing:
+        """Return the most valuable pattern, and others with another last item.
+
+        Pattern q is the best one among the heaviest item types up to some type, so that
+        all come out of one run and each ends with another slot.
+
+        Parameters
+        ----------
+        value_K
+            Value of an item of each type, int64, any sign.
+        demand_K
+            Items available of each type; by default all.
+        max_patterns
+            How many patterns to read back at most; the most valuable ones.
+
+        Raises
+        ------
+        InstanceError
+            When values are too large for exact arithmetic or the table for memory.
+        """
+        begin_s = time.perf_counter()
+        types = self.types
+        demand_K = types.demand_K if demand_K is None else demand_K
+        type_T, copies_T = _slots(types, value_K, demand_K)
+        if type_T.size == 0:
+            none = np.zeros((0, types.num_types), dtype=np.int64)
+            return Pricing(best=0, value_Q=none.sum(axis=1), pattern_QK=none)
+        weight_T = types.weight_K[type_T] * copies_T
+        samples_T = types.limited_samples_K[type_T] * copies_T
+        value_T = (value_K[type_T] * copies_T).astype(_value_type(types, value_K))
+        best_T, last_Q, chosen_QT = self._run(
+            weight_T, samples_T, value_T, max_patterns
+        )
+        q, t = np.nonzero(chosen_QT)
+        pattern_QK = np.zeros((last_Q.size, types.num_types), dtype=np.int64)
+        np.add.at(pattern_QK, (q, type_T[t]), copies_T[t])
+        self.seconds_s += time.perf_counter() - begin_s
+        self.num_runs += 1
+        return Pricing(
+            best=int(best_T[-1]),
+            value_Q=best_T[last_Q].astype(np.int64),
+            pattern_QK=pattern_QK,
+        )
+
+    def _run(
+        self,
+        weight_T: Int64Array,
+        samples_T: Int64Array,
+        value_T: Any,
+        max_patterns: int,
+    ) -> tuple[Any, Int64Array, Any]:
+        from rpopt.exact import kernels
+
+        shape = (self.types.sample_limit + 1, self.types.capacity + 1)
+        stride = _stride(weight_T.size, shape[0] * shape[1] * value_T.itemsize)
+        kept_BSW = self._tables(-(-weight_T.size // stride), shape, value_T.dtype)
+        table_SW = np.zeros(shape, dtype=value_T.dtype)
+        best_T = np.empty_like(value_T)
+        kernels.fill(weight_T, samples_T, value_T, stride, kept_BSW, table_SW, best_T)
+        last_Q = np.flatnonzero(np.diff(best_T, prepend=0) > 0)[-max_patterns:]
+        chosen_QT = np.zeros((last_Q.size, weight_T.size), dtype=np.int8)
+        kernels.trace(weight_T, samples_T, value_T, stride, kept_BSW, last_Q, chosen_QT)
+        return best_T, last_Q, chosen_QT
+
+    def _tables(self, num: int, shape: tuple[int, int], dtype: Any) -> Any:
+        size = num * shape[0] * shape[1]
+        if self._memory.nbytes < size * np.dtype(dtype).itemsize:
+            self._memory = np.empty(
+                -(-size * np.dtype(dtype).itemsize // 8), dtype=np.int64
+            )
+        return self._memory.view(dtype)[:size].reshape(num, *shape)
+
+
+def _slots(
+    types: ItemTypes, value_K: Int64Array, demand_K: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return type and copies of each slot: copies are bundled by powers of two."""
+    useful_K = np.minimum(demand_K, types.most_per_cell_K) * (value_K > 0)
+    kinds, copies = [], []
+    bundle = 1
+    left_K = useful_K.copy()
+    while left_K.any():
+        taken_K = np.minimum(left_K, bundle)
+        some = np.flatnonzero(taken_K)
+        kinds.append(some)
+        copies.append(taken_K[some])
+        left_K -= taken_K
+        bundle *= 2
+    if not kinds:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    kind_T, copies_T = np.concatenate(kinds), np.concatenate(copies)
+    order = np.argsort(kind_T, kind="stable")
+    return kind_T[order], copies_T[order]
+
+
+def _value_type(types: ItemTypes, value_K: Int64Array) -> Any:
+    """Return the smallest integer type that no sum of the programme can leave.
+
+    A pattern weighs at most the capacity, so its value is at most the capacity times
+    the best value per token; a bundle is itself a pattern.
+    """
+    positive = value_K > 0
+    ratio = (value_K[positive] / types.weight_K[positive]).max()
+    largest = float(ratio) * types.capacity * 1.0001 + 1
+    if largest >= MAX_VALUE:
+        raise InstanceError(
+            f"a pattern may be worth about {largest:.3g}; scale values to less than"
+            " 2^62 for exact arithmetic"
+        )
+    return np.int32 if largest < 2**31 - 1 else np.int64
+
+
+def _stride(num_slots: int, table_bytes: int) -> int:
+    """Return how many slots share one kept table, so that all fit into memory."""
+    fitting = max(1, MEMORY_LIMIT_BYTES // table_bytes)
+    stride = max(_STRIDE, -(-num_slots // fitting))
+    if stride > _LONGEST_STRIDE:
+        raise InstanceError(
+            f"the knapsack needs {num_slots} slots x {table_bytes} bytes per"
+            f" {_LONGEST_STRIDE}; the limit is {MEMORY_LIMIT_BYTES} bytes"
+        )
+    return stride

@@ -1,0 +1,125 @@
+"""Column generation and dives on one set of item types, with one row per type.
+
+Axis letters: K item types, Q patterns.
+"""
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rpopt.exact.column_generation import DualBound, Relaxation, generate
+from rpopt.exact.diving import Dive, dive_by_use
+from rpopt.exact.item_types import ItemTypes
+from rpopt.exact.knapsack import Knapsack
+from rpopt.exact.master import Master
+from rpopt.exact.patterns import PatternPool
+from rpopt.records import Int64Array
+
+_NOISE = 0.3
+
+
+class Packer:
+    """Bounds and packings of item types; holds a solver's process until it is closed.
+
+    Parameters
+    ----------
+    types
+        The item types.
+    pattern_QK
+        Patterns that can cover the demand, shape (Q, K).
+    """
+
+    def __init__(self, types: ItemTypes, pattern_QK: Int64Array) -> None:
+        self.types = types
+        self.knapsack = Knapsack(types)
+        self.pool = PatternPool(types.num_types)
+        self.pool.add(pattern_QK)
+        self.master = Master(types, self.pool, types.num_types)
+        self.relaxation: Relaxation | None = None
+        self.num_dives = 0
+
+    def __enter__(self) -> Self:
+        """Return the packer itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the solver's process."""
+        self.master.close()
+
+    def bound(
+        self,
+        stop_at: int,
+        deadline_s: float,
+        *,
+        first: DualBound | None = None,
+        converge: bool = False,
+    ) -> DualBound:
+        """Return the bound of column generation; stop once it reaches `stop_at`."""
+        self.master.restrict(self.types.demand_K, 0)
+        self.relaxation = generate(
+            self.master,
+            self.knapsack,
+            self.types.demand_K,
+            num_fixed=0,
+            stop_at=stop_at,
+            deadline_s=deadline_s,
+            first=first,
+            converge=converge,
+        )
+        return self.relaxation.bound
+
+    def dive(
+        self, budget: int, deadline_s: float, rng: np.random.Generator
+    ) -> list[Int64Array] | None:
+        """Return a packing into at most `budget` cells, or None if a dive finds none.
+
+        The first dive follows the relaxation; later ones are perturbed at random.
+        """
+        dive = Dive(residual_K=self.types.demand_K, budget=budget)
+        found = dive_by_use(
+            self.master,
+            self.knapsack,
+            dive,
+            deadline_s=deadline_s,
+            rng=rng,
+            first=self.relaxation.bound if self.relaxation else None,
+            noise=_NOISE if self.num_dives else 0.0,
+        )
+        self.num_dives += 1
+        return dive.cells if found else None
+
+
+def pack_part(
+    types: ItemTypes,
+    demand_K: Int64Array,
+    budget: int,
+    *,
+    deadline_s: float,
+    rng: np.random.Generator,
+    dives: int = 3,
+) -> list[Int64Array] | None:
+    """Return patterns that pack a part of the demand into a budget, or None."""
+    if not demand_K.any():
+        return []
+    part, kept = types.part(demand_K)
+    cells = part.first_fit(part.demand_K, budget)
+    if cells is None:
+        start = part.first_fit(part.demand_K, int(part.demand_K.sum()))
+        assert start is not None
+        with Packer(part, np.array(start)) as packer:
+            if packer.bound(budget + 1, deadline_s).cells <= budget:
+                for _ in range(dives):
+                    cells = packer.dive(budget, deadline_s, rng)
+                    if cells is not None:
+                        break
+    if cells is None:
+        return None
+    wide_QK = np.zeros((len(cells), types.num_types), dtype=np.int64)
+    wide_QK[:, kept] = cells
+    return list(wide_QK)
