@@ -14,9 +14,9 @@ DEV     := $(VENV)/.rpopt-dev
 .PHONY: demo test format
 
 demo: $(RUNTIME)
-	mkdir -p demo
 	$(BIN)/rpopt window generate --seed 0 --out demo/window.npz
-	$(BIN)/rpopt plan demo/window.npz --seed 0 --max-runtime 5 --out-dir demo
+	$(BIN)/rpopt plan demo/window.npz --dp 8 --ep 4 --token-cap 16384 \
+	    --preset gpt-oss-20b --seed 0 --max-runtime 5 --out-dir demo
 	$(BIN)/rpopt compare demo/window.npz demo/window.plan.json
 	$(BIN)/rpopt verify demo/window.npz demo/window.plan.json
 	$(BIN)/rpopt show demo/window.plan.json --window demo/window.npz

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rpopt.anneal import AnnealResult, anneal
+from rpopt.anneal import HistoryPoint, anneal
 from rpopt.checks import require_feasible
 from rpopt.cost import CostModel
 from rpopt.errors import MismatchError
@@ -29,7 +29,8 @@ from rpopt.stop import StopCriterion
 from rpopt.topology import Topology
 from rpopt.window import Window
 
-Progress = Callable[[AnnealResult], None]
+Progress = Callable[[float, float], None]
+"""Called with the seconds of annealing and J at each new best."""
 
 
 def plan(
@@ -42,6 +43,7 @@ def plan(
     seed: int,
     starts: Sequence[Plan] = (),
     current: Placement | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Plan one window: place, pack, lay out.
 
@@ -58,6 +60,8 @@ def plan(
         worse than the best of them under the placement chosen here.
     current
         The placement now in force; experts that need not move keep their slot.
+    progress
+        Called with the seconds of annealing and J at each new best.
 
     Raises
     ------
@@ -72,12 +76,18 @@ def plan(
     candidates = list(baselines(instance, packed).values())
     candidates += [_start_layout(start, window, instance) for start in starts]
     bounds = layout_bounds(instance)
+
+    def report(point: HistoryPoint) -> None:
+        assert progress is not None
+        progress(point.seconds_s, point.best_ticks / instance.unit_ticks)
+
     found = anneal(
         instance,
         starts=candidates,
         stop=stop,
         seed=seed,
         bound_ticks=max(b.value for b in bounds),
+        progress=None if progress is None else report,
     )
     layout = order_rows(instance, found.best, rules.row_order)
     require_feasible(check(instance, layout), "the plan's layout")

@@ -3,6 +3,7 @@
 Axis letters: L MoE layers, E experts, P EP ranks, G groups, R rows, S shards.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from rpopt.layout.evaluate import (
     group_totals,
 )
 from rpopt.layout.instance import check
+from rpopt.placement.bounds import DecisiveExpert, decisive_experts
 from rpopt.placement.instance import PlacementCost
 from rpopt.placement.instance import evaluate as evaluate_placement
 from rpopt.plans import Placement, Plan
@@ -60,6 +62,8 @@ class PlanReport:
         Samples left out, and weightless fillers added.
     moved_experts_L
         Experts on another EP rank than in the current placement; None if not given.
+    decisive_experts
+        Layers in which one expert alone keeps the peak above the mean.
     notes
         Sentences that a reader of the numbers must know.
     """
@@ -74,6 +78,7 @@ class PlanReport:
     num_dropped: int
     num_dummies: int
     moved_experts_L: Int64Array | None
+    decisive_experts: tuple[DecisiveExpert, ...]
     notes: tuple[str, ...]
 
 
@@ -103,6 +108,7 @@ def report(window: Window, plan: Plan, current: Placement | None = None) -> Plan
     silent = np.zeros(0, dtype=np.int64)
     if problems.placement is not None:
         silent = (problems.placement.load_LE == 0).sum(axis=1)
+    decisive = decisive_experts(problems.placement) if problems.placement else ()
     return PlanReport(
         cost=evaluate(instance, plan.layout),
         largest_load=_largest_load(window, plan, load_GLP),
@@ -114,7 +120,8 @@ def report(window: Window, plan: Plan, current: Placement | None = None) -> Plan
         num_dropped=int(items.dropped_samples.size),
         num_dummies=items.num_dummies,
         moved_experts_L=moved,
-        notes=_notes(window, plan, kept),
+        decisive_experts=decisive,
+        notes=_notes(window, plan, kept, decisive),
     )
 
 
@@ -151,7 +158,12 @@ def _placement_cost(problems: WindowProblems, plan: Plan) -> PlacementCost | Non
     return evaluate_placement(problems.placement, plan.placement)
 
 
-def _notes(window: Window, plan: Plan, kept: Int64Array) -> tuple[str, ...]:
+def _notes(
+    window: Window,
+    plan: Plan,
+    kept: Int64Array,
+    decisive: Sequence[DecisiveExpert],
+) -> tuple[str, ...]:
     notes = list(plan.topology.notes())
     pad = plan.rules.pad_multiple
     padded = -(-window.length_N[kept] // pad) * pad
@@ -160,6 +172,12 @@ def _notes(window: Window, plan: Plan, kept: Int64Array) -> tuple[str, ...]:
         notes.append(
             f"{missing} tokens without a route or of padding are dispatched by the rule"
             f" {plan.rules.missing_routes!r}"
+        )
+    if decisive:
+        notes.append(
+            f"in {len(decisive)} of {window.num_layers} layers no permutation can reach"
+            " the mean: one expert with its coldest possible companions exceeds it"
+            " (column hot_expert)"
         )
     if not window.num_layers:
         notes.append("lengths only: no routes, attention alone is balanced")

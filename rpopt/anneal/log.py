@@ -44,7 +44,7 @@ class Log:
 
     def swept(self, replicas: Engine, temperature: int) -> None:
         """Note the population after the moves at one temperature."""
-        if not self._active:
+        if not self._active or self._run.moves == self._moves:
             return
         energy_B = np.sort(replicas.energies())
         size = energy_B.size

@@ -110,7 +110,7 @@ class AnnealResult:
         return self.j_ticks / self.unit_ticks
 
     def to_csv(self, path: Path) -> None:
-        """Write the statistics, one line per temperature; tuples get one column each."""
+        """Write the statistics: a line per temperature, a column per kind of move."""
         write_csv(self.temperatures, path)
 
 

@@ -2,12 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tqdm import tqdm
-
-T = TypeVar("T")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -55,11 +53,10 @@ def text(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def progress(items: Sequence[T], *, quiet: bool, what: str) -> Iterable[T]:
-    """Iterate with a progress bar on stderr, off when stderr is not a terminal."""
-    off = quiet or len(items) < 2 or not sys.stderr.isatty()
-    bar: Iterable[T] = tqdm(items, desc=what, disable=off, file=sys.stderr)
-    return bar
+def progress(items: Sequence[Any], *, quiet: bool, what: str) -> tqdm:
+    """Return a progress bar over items on stderr, off when it is not a terminal."""
+    off = quiet or not sys.stderr.isatty()
+    return tqdm(items, desc=what, disable=off, file=sys.stderr)
 
 
 def _is_number(cell: str) -> bool:

@@ -66,12 +66,23 @@ def run(args: argparse.Namespace) -> int:
     starts = [read(args.start, Plan)] if args.start else []
     current = read(args.current, Plan).placement if args.current else None
     writable_folder(args.out_dir)
+    from rpopt.planner import plan  # loads the annealing engines
+
     rows = []
-    for path in output.progress(args.windows, quiet=args.quiet, what="plan"):
+    bar = output.progress(args.windows, quiet=args.quiet, what="plan")
+    for path in bar:
         window = read(path, Window)
         began_s = time.perf_counter()
         try:
-            found = _plan(window, settings, stop, args.seed, starts, current)
+            found = plan(
+                window,
+                *settings,
+                stop=stop,
+                seed=args.seed,
+                starts=starts,
+                current=current,
+                progress=lambda _, j: bar.set_postfix_str(f"J {j:.4f}"),
+            )
         except RpoptError as error:
             raise type(error)(f"{path}: {error}") from error
         seconds_s = time.perf_counter() - began_s
@@ -93,13 +104,6 @@ def _check_names(windows: Sequence[Path]) -> None:
                 f" {path.stem}.plan.json; rename one, or use another --out-dir"
             )
         first[path.stem] = path
-
-
-def _plan(window: Window, settings: Any, stop: Any, seed: int, *more: Any) -> Plan:
-    from rpopt.planner import plan  # loads the annealing engines
-
-    starts, current = more
-    return plan(window, *settings, stop=stop, seed=seed, starts=starts, current=current)
 
 
 def summary(window: Window, plan: Plan) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def plan_sections(
         "dummies": measured.num_dummies,
         "largest_load": largest.copies if largest else None,
     }
-    sections = {"plan": [facts], "cost": _cost_rows(measured)}
+    sections = {"plan": [facts], "cost": _cost_rows(plan, measured)}
     if largest:
         place = f"layer {largest.layer_id}, row {largest.row}, shard {largest.shard}"
         sections["most token copies on one EP rank"] = [
@@ -113,16 +113,19 @@ def plan_sections(
     return {name: rows for name, rows in sections.items() if rows}
 
 
-def _cost_rows(measured: PlanReport) -> list[dict[str, Any]]:
+def _cost_rows(plan: Plan, measured: PlanReport) -> list[dict[str, Any]]:
     """Split J of the slowest shard into attention classes, experts and the offset."""
     cost = measured.cost
     attention_C = cost.critical(cost.attention_ticks_RSC).sum(axis=0)
-    parts = {f"attention class {c}": int(t) for c, t in enumerate(attention_C)}
-    parts["experts"] = int(cost.critical(cost.expert_ticks_RSL).sum())
-    parts["constant"] = cost.offset_ticks
+    names = [f"attention, {c.name}" for c in plan.cost.attention]
+    parts = [
+        *zip(names, attention_C.tolist(), strict=True),
+        ("experts", int(cost.critical(cost.expert_ticks_RSL).sum())),
+        ("constant", cost.offset_ticks),
+    ]
     return [
         {"part": name, "J": ticks / cost.unit_ticks, "share": ticks / cost.j_ticks}
-        for name, ticks in parts.items()
+        for name, ticks in parts
     ]
 
 
@@ -133,6 +136,7 @@ def _layer_rows(
         return []
     expert_L = measured.cost.critical(measured.cost.expert_ticks_RSL).sum(axis=0)
     moved = measured.moved_experts_L
+    hot = {found.layer: found.expert for found in measured.decisive_experts}
     bounds = {b.evidence.get("layer"): b.value for b in plan.placement_bounds}
     rows = []
     for i, layer in enumerate(window.layer_ids_L.tolist()):
@@ -148,6 +152,7 @@ def _layer_rows(
                 "aggregate_peak": peak,
                 "peak_bound": bounds.get(i),
                 "silent_experts": int(measured.silent_experts_L[i]),
+                "hot_expert": hot.get(i),
                 "moved": None if moved is None else int(moved[i]),
             }
         )

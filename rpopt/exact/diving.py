@@ -96,7 +96,19 @@ def dive_by_value(
             return False
         lp_cells = relaxation.point.objective - len(dive.cells)
         loss = max(0.0, 1 - lp_cells / dive.left)
-        if VERB: print('   round', len(dive.cells), dive.left, dive.residual_K.sum(), 'lp', lp_cells, 'b', float(first.ratio), 'loss', loss)
+        if VERB:
+            print(
+                "   round",
+                len(dive.cells),
+                dive.left,
+                dive.residual_K.sum(),
+                "lp",
+                lp_cells,
+                "b",
+                float(first.ratio),
+                "loss",
+                loss,
+            )
         quota = max(1, math.ceil(share * dive.left))
         fixed = _fix_variants(
             master, knapsack, dive, relaxation.point, quota, loss, deadline_s
@@ -105,7 +117,9 @@ def dive_by_value(
             return False
     return True
 
-VERB=0
+
+VERB = 0
+
 
 def _fix_variants(master, knapsack, dive, point, quota, loss, deadline_s):
     whole_K = whole_values(knapsack, point.value_K)

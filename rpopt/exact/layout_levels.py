@@ -25,6 +25,7 @@ from rpopt.certificate import Bound
 from rpopt.exact.layout_master import Fills, Master
 from rpopt.highs import LpHandle, LpResult, Termination, solve
 from rpopt.highs.linear import FloatArray
+from rpopt.layout.bounds import volume
 from rpopt.layout.instance import LayoutInstance
 from rpopt.layout.level_bound import (
     Level,
@@ -57,20 +58,20 @@ def level_bound(instance: LayoutInstance, *, time_limit_s: float) -> tuple[Bound
         Seconds for everything; what is known by then is returned.
     """
     deadline_s = time.monotonic() + time_limit_s
-    volume = _bound(instance, "levels_volume", _volume(instance))
+    floor = volume(instance)
     searches = []
     for attention_class in range(instance.attention_ticks_IC.shape[1]):
-        search = _Search(Master(instance, attention_class), deadline_s, volume.value)
+        search = _Search(Master(instance, attention_class), deadline_s, floor.value)
         if search.master.num_levels > 1:
             search.attention()
             searches.append(search)
     if not searches:
-        return (volume,)
+        return (floor,)
     best = max(searches, key=lambda search: search.best)
     best.expert_peaks()
     best.generate_patterns()
     best.search()
-    return (volume, *best.found)
+    return (floor, *best.found)
 
 
 def _bound(instance: LayoutInstance, name: str, multipliers: Multipliers) -> Bound:
@@ -80,24 +81,6 @@ def _bound(instance: LayoutInstance, name: str, multipliers: Multipliers) -> Bou
         value=value(instance, multipliers),
         evidence=multipliers.evidence(),
     )
-
-
-def _volume(instance: LayoutInstance) -> Multipliers:
-    """Return the multipliers of perfect balance: one level, the busiest EP ranks."""
-    total_LP = instance.load_ILP.sum(axis=0, dtype=np.int64)
-    theta = tuple(
-        (layer, int(total_LP[layer].argmax()), ticks)
-        for layer, ticks in enumerate(instance.layer_weight_ticks_L.tolist())
-        if total_LP.size
-    )
-    level = Level(above=-1, alpha=1, theta=theta)
-    start = Multipliers(
-        attention_class=0,
-        denominator=instance.shard_size,
-        price_I=(0,) * instance.num_items,
-        levels=(level,),
-    )
-    return replace(start, price_I=tuple(item_costs(instance, start, level).tolist()))
 
 
 @dataclass(eq=False)

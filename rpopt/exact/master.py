@@ -154,7 +154,9 @@ class Master:
 def _shape(types: ItemTypes, num_knots: int) -> Any:
     """Return the share of each knot in the value of each type, sparse (K, M).
 
-    Knots lie at quantiles of the items' weights; between two knots values are linear.
+    Between two knots values are linear. Knots lie at quantiles of the items' weights
+    and, since what an item is worth depends on what fits beside it, also at what these
+    leave of the capacity; and around one half and one third of it.
     """
     from scipy.sparse import csr_array, eye_array
 
@@ -162,7 +164,12 @@ def _shape(types: ItemTypes, num_knots: int) -> Any:
         return eye_array(types.num_types, format="csr")
     weight_I = np.repeat(types.weight_K[::-1], types.demand_K[::-1])
     places = np.linspace(0, weight_I.size - 1, num_knots).round().astype(np.int64)
-    knot_M = np.unique(weight_I[places]).astype(np.float64)
+    half, third = types.capacity // 2, types.capacity // 3
+    special = [half, half + 1, third, third + 1]
+    knot_M = np.concatenate([weight_I[places], special])
+    knot_M = np.concatenate([knot_M, types.capacity - knot_M])
+    inside = (knot_M >= weight_I[0]) & (knot_M <= weight_I[-1])
+    knot_M = np.unique(knot_M[inside]).astype(np.float64)
     if knot_M.size < 2:
         return csr_array(np.ones((types.num_types, 1)))
     left_K = np.searchsorted(knot_M, types.weight_K, side="right") - 1

@@ -146,9 +146,7 @@ class _Search:
     def done(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""
         refuted = self.target is not None and self.lower > self.target
-        return (
-            self.upper <= self.goal or refuted or time.monotonic() >= self.deadline_s
-        )
+        return self.upper <= self.goal or refuted or time.monotonic() >= self.deadline_s
 
     def run(self) -> None:
         """Walk from cheap methods to dear ones until the numbers meet."""

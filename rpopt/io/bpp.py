@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from rpopt.errors import FileFormatError
 from rpopt.io.access import AnyPath, reading
 from rpopt.packing.instance import PackingInstance
@@ -52,7 +54,7 @@ def _from_numbers(name: str, text: str) -> BinPacking:
             f"{len(numbers)} numbers; n, capacity and n sizes are needed"
             + (f" (n = {numbers[0]})" if numbers else "")
         )
-    instance = PackingInstance(weight_I=numbers[2:], capacity=numbers[1])
+    instance = PackingInstance(weight_I=np.array(numbers[2:]), capacity=numbers[1])
     return BinPacking(name=name, instance=instance)
 
 
@@ -60,7 +62,9 @@ def _from_table(lines: list[str]) -> Iterator[BinPacking]:
     for line in lines:
         cells = line.split("\t")
         if len(cells) != len(_HEADER):
-            raise FileFormatError(f"a line has {len(cells)} columns, not {len(_HEADER)}")
+            raise FileFormatError(
+                f"a line has {len(cells)} columns, not {len(_HEADER)}"
+            )
         name, *numbers, items = cells
         count, capacity, lower, upper = (_whole(word) for word in numbers)
         sizes = [_whole(word) for word in items.split()]
@@ -68,7 +72,7 @@ def _from_table(lines: list[str]) -> Iterator[BinPacking]:
             raise FileFormatError(f"{name} has {len(sizes)} items, n = {count}")
         yield BinPacking(
             name=name,
-            instance=PackingInstance(weight_I=sizes, capacity=capacity),
+            instance=PackingInstance(weight_I=np.array(sizes), capacity=capacity),
             known_lower=lower,
             known_upper=upper,
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from rpopt.certificate import Bound
 from rpopt.errors import CertificateError, InstanceError
+from rpopt.layout import level_bound
 from rpopt.layout.instance import LayoutInstance
 from rpopt.records import Int64Array, int_array, positive_int
 
@@ -98,6 +99,7 @@ def recheck_largest_item(instance: LayoutInstance, bound: Bound) -> int:
 RECHECKS: dict[str, Callable[[LayoutInstance, Bound], int]] = {
     "volume": recheck_volume,
     "largest item": recheck_largest_item,
+    **dict.fromkeys(level_bound.NAMES, level_bound.recheck),
 }
 """How each arithmetic bound is recomputed."""
 

@@ -37,6 +37,8 @@ from rpopt.errors import CertificateError, InstanceError
 from rpopt.layout.instance import LayoutInstance
 from rpopt.records import BoolArray, Int64Array, positive_int
 
+NAMES = ("levels_attention", "levels", "levels_patterns")
+"""Bounds that `recheck` understands; they differ in where the multipliers come from."""
 LONGEST_TABLE = 2**16
 """Entries of the knapsack; larger caps are divided and item weights rounded down."""
 ObjectArray = npt.NDArray[np.object_]
