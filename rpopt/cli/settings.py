@@ -8,7 +8,7 @@ may instead name a `preset`. A flag wins over the file.
 import argparse
 import json
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,12 +63,17 @@ def read_settings(args: argparse.Namespace) -> Settings:
 def write_settings(
     path: Path, topology: Topology, rules: PackingRules, cost: CostModel
 ) -> None:
-    """Write settings that `read_settings` reads back."""
+    """Write settings that `read_settings` reads back.
+
+    A shard map that follows from the sizes is left out, so that a flag can change them.
+    """
     lines = []
+    sizes = replace(topology, shard_of_rank_D=None)
+    derived = {"shard_of_rank_D"} if sizes == topology else set()
     for name, record in (("topology", topology), ("rules", rules), ("cost", cost)):
         lines.append(f"[{name}]")
         for key, value in plain(record).items():
-            if value is not None:
+            if value is not None and key not in derived:
                 lines.append(f"{key} = {_toml(value)}")
         lines.append("")
     with atomic_writer(path) as file:

@@ -25,6 +25,7 @@ from rpopt.records import Int64Array
 _LARGEST_VALUE = 2**30 - 1  # of a cell, so that the knapsack can work in 32 bits
 _SMOOTHING = 0.5
 _COLUMNS_PER_PRICING = 12
+_ROUGH_CAPACITY = 8192
 _TOLERANCE = 1e-6
 
 
@@ -130,29 +131,36 @@ def generate(
         Go on until no pattern improves the master problem; otherwise stop as soon as
         the bound cannot rise to another whole number.
     """
-    bound = first or bound_of(knapsack, knapsack.types.weight_K, demand_K)
-    if first is not None:
-        bound = bound_of(knapsack, first.value_K, demand_K)
+    values = knapsack.types.weight_K if first is None else first.value_K
+    bound = bound_of(knapsack, values, demand_K)
+    state = _Prices(bound=bound, centre=bound)
     point, history, converged = None, [bound], False
-    while bound.cells < stop_at and time.monotonic() < deadline_s:
+    while state.bound.cells < stop_at and time.monotonic() < deadline_s:
         new_point = master.solve(deadline_s - time.monotonic())
         if new_point is None:
             break
         point = new_point
-        if not converge and bound.cells >= math.ceil(
-            point.objective - num_fixed - _TOLERANCE
-        ):
+        lp_cells = math.ceil(point.objective - num_fixed - _TOLERANCE)
+        if not converge and state.bound.cells >= lp_cells:
             break
-        bound, improved = _price_out(master, knapsack, demand_K, point, bound)
-        if bound is not history[-1]:
-            history.append(bound)
+        improved = _price_out(master, knapsack, demand_K, point, state)
+        if state.bound is not history[-1]:
+            history.append(state.bound)
         if not improved:
             converged = True
             break
         master.take_in()
     return Relaxation(
-        bound=bound, point=point, converged=converged, history=tuple(history)
+        bound=state.bound, point=point, converged=converged, history=tuple(history)
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prices:
+    """The best bound, and the values to smooth towards."""
+
+    bound: DualBound
+    centre: DualBound
 
 
 def _price_out(
@@ -160,21 +168,31 @@ def _price_out(
     knapsack: Knapsack,
     demand_K: Int64Array,
     point: LpPoint,
-    bound: DualBound,
-) -> tuple[DualBound, bool]:
-    """Price smoothed values, and the master's own when those give no new pattern."""
-    centre_K = bound.value_K / max(1, bound.best)
-    for smoothing in (_SMOOTHING, 0.0):
-        mixed_K = smoothing * centre_K + (1 - smoothing) * point.value_K
-        value_K = whole_values(knapsack, mixed_K)
-        pricing = knapsack.price(
-            value_K, demand_K=demand_K, max_patterns=_COLUMNS_PER_PRICING
-        )
-        total = int(demand_K @ value_K)
-        new = DualBound(value_K=value_K, best=pricing.best, total=total)
-        bound = max(bound, new, key=lambda b: b.ratio)
-        worth_Q = pricing.pattern_QK @ point.value_K
-        good_Q = worth_Q > 1 + _TOLERANCE
-        if good_Q.any() and master.pool.add(pricing.pattern_QK[good_Q]).size:
-            return bound, True
-    return bound, False
+    prices: _Prices,
+) -> bool:
+    """Price until there is a pattern that improves the master problem.
+
+    Smoothed values come first, then the master's own; weights that are rounded up come
+    first, then the exact ones, from which alone bounds follow.
+    """
+    rough = max(1, knapsack.types.capacity // _ROUGH_CAPACITY)
+    for unit in sorted({rough, 1}, reverse=True):
+        for smoothing in (_SMOOTHING, 0.0):
+            centre_K = prices.centre.value_K / max(1, prices.centre.best)
+            mixed_K = smoothing * centre_K + (1 - smoothing) * point.value_K
+            value_K = whole_values(knapsack, mixed_K)
+            pricing = knapsack.price(
+                value_K,
+                demand_K=demand_K,
+                max_patterns=_COLUMNS_PER_PRICING,
+                unit=unit,
+            )
+            total = int(demand_K @ value_K)
+            new = DualBound(value_K=value_K, best=pricing.best, total=total)
+            if unit == 1:
+                prices.bound = max(prices.bound, new, key=lambda b: b.ratio)
+            prices.centre = max(prices.centre, new, key=lambda b: b.ratio)
+            good_Q = pricing.pattern_QK @ point.value_K > 1 + _TOLERANCE
+            if good_Q.any() and master.pool.add(pricing.pattern_QK[good_Q]).size:
+                return True
+    return False

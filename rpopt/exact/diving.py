@@ -126,6 +126,10 @@ def _fix_variants(master, knapsack, dive, point, quota, loss, deadline_s):
     best = knapsack.price(whole_K, demand_K=dive.residual_K, max_patterns=1)
     floor = math.floor(best.best * (1 - loss))
     use_Q = point.use_Q
+    per_cell = int(dive.residual_K.sum()) / max(1, dive.left)
+    unit = 1
+    if per_cell > 5:
+        unit = max(1, int(loss * knapsack.types.capacity / (2 * per_cell)))
     fixed = 0
     for q in np.argsort(-use_Q, kind="stable"):
         copies = math.floor(use_Q[q] + 0.5)
@@ -133,7 +137,7 @@ def _fix_variants(master, knapsack, dive, point, quota, loss, deadline_s):
             break
         for _ in range(copies):
             offered_K = _near(dive.residual_K, master.pool[int(q)], 6)
-            pricing = knapsack.price(whole_K, demand_K=offered_K)
+            pricing = knapsack.price(whole_K, demand_K=offered_K, unit=unit)
             if pricing.best < floor:
                 break
             dive.fix(pricing.pattern_QK[-1])

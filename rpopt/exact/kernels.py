@@ -114,3 +114,55 @@ def trace(
             end = begin
             if target == 0:
                 break
+
+
+@compiled
+def branch(
+    weight_T: Any,
+    samples_T: Any,
+    value_T: Any,
+    capacity: int,
+    sample_limit: int,
+    most_steps: int,
+    chosen_T: Any,
+) -> int:
+    """Return the best value by depth-first search, or -1 above `most_steps` steps.
+
+    Slots come in the order of falling value per token; what is left of the capacity,
+    filled at the ratio of the next slot, bounds what a node can still reach.
+    """
+    num_slots = weight_T.size
+    lightest_T = np.empty(num_slots + 1, np.int64)
+    lightest_T[num_slots] = capacity + 1
+    for t in range(num_slots - 1, -1, -1):
+        lightest_T[t] = min(lightest_T[t + 1], weight_T[t])
+    path_T = np.empty(num_slots, np.int64)
+    depth, t = 0, 0
+    room, places, worth, best = capacity, sample_limit, 0, 0
+    for _ in range(most_steps):
+        can_reach = 0
+        if t < num_slots and lightest_T[t] <= room:
+            can_reach = room * value_T[t] // weight_T[t] + 1  # order is by floats
+        if can_reach > best - worth:
+            if weight_T[t] <= room and samples_T[t] <= places:
+                path_T[depth] = t
+                depth += 1
+                room -= weight_T[t]
+                places -= samples_T[t]
+                worth += value_T[t]
+                if worth > best:
+                    best = worth
+                    chosen_T[:] = 0
+                    for d in range(depth):
+                        chosen_T[path_T[d]] = 1
+            t += 1
+            continue
+        if depth == 0:
+            return best
+        depth -= 1
+        t = path_T[depth]
+        room += weight_T[t]
+        places += samples_T[t]
+        worth -= value_T[t]
+        t += 1
+    return -1

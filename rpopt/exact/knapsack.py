@@ -24,6 +24,7 @@ MEMORY_LIMIT_BYTES = 2**30
 MAX_VALUE = 2**62
 _STRIDE = 12
 _LONGEST_STRIDE = 18
+_FEW_SLOTS, _FEW_ITEMS, _MOST_STEPS = 100, 6, 20_000  # when to search instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,6 +67,7 @@ class Knapsack:
         *,
         demand_K: Int64Array | None = None,
         max_patterns: int = 1,
+        unit: int = 1,
     ) -> Pricing:
         """Return the most valuable pattern, and others with another last item.
 
@@ -80,6 +82,9 @@ class Knapsack:
             Items available of each type; by default all.
         max_patterns
             How many patterns to read back at most; the most valuable ones.
+        unit
+            Round weights up to multiples of this: faster, and the patterns are feasible
+            but not always the best.
 
         Raises
         ------
@@ -90,36 +95,38 @@ class Knapsack:
         types = self.types
         demand_K = types.demand_K if demand_K is None else demand_K
         type_T, copies_T = _slots(types, value_K, demand_K)
+        weight_T = -(-types.weight_K[type_T] // unit) * copies_T
+        fits = weight_T <= types.capacity // unit
+        type_T, copies_T, weight_T = type_T[fits], copies_T[fits], weight_T[fits]
         if type_T.size == 0:
             none = np.zeros((0, types.num_types), dtype=np.int64)
             return Pricing(best=0, value_Q=none.sum(axis=1), pattern_QK=none)
-        weight_T = types.weight_K[type_T] * copies_T
-        samples_T = types.limited_samples_K[type_T] * copies_T
-        value_T = (value_K[type_T] * copies_T).astype(_value_type(types, value_K))
-        best_T, last_Q, chosen_QT = self._run(
-            weight_T, samples_T, value_T, max_patterns
+        slots = _Slots(
+            weight_T=weight_T,
+            samples_T=types.limited_samples_K[type_T] * copies_T,
+            value_T=value_K[type_T] * copies_T,
+            capacity=types.capacity // unit,
+            sample_limit=types.sample_limit,
+            dtype=_value_type(types, value_K),
         )
+        found = slots.branch() if max_patterns == 1 else None
+        best_Q, chosen_QT = found or self._run(slots, max_patterns)
         q, t = np.nonzero(chosen_QT)
-        pattern_QK = np.zeros((last_Q.size, types.num_types), dtype=np.int64)
+        pattern_QK = np.zeros((best_Q.size, types.num_types), dtype=np.int64)
         np.add.at(pattern_QK, (q, type_T[t]), copies_T[t])
         self.seconds_s += time.perf_counter() - begin_s
         self.num_runs += 1
         return Pricing(
-            best=int(best_T[-1]),
-            value_Q=best_T[last_Q].astype(np.int64),
-            pattern_QK=pattern_QK,
+            best=int(best_Q.max(initial=0)), value_Q=best_Q, pattern_QK=pattern_QK
         )
 
-    def _run(
-        self,
-        weight_T: Int64Array,
-        samples_T: Int64Array,
-        value_T: Any,
-        max_patterns: int,
-    ) -> tuple[Any, Int64Array, Any]:
+    def _run(self, slots: "_Slots", max_patterns: int) -> tuple[Int64Array, Any]:
+        """Run the dynamic programme; return values [Q] and chosen slots [Q, T]."""
         from rpopt.exact import kernels
 
-        shape = (self.types.sample_limit + 1, self.types.capacity + 1)
+        shape = (slots.sample_limit + 1, slots.capacity + 1)
+        weight_T, samples_T = slots.weight_T, slots.samples_T
+        value_T = slots.value_T.astype(slots.dtype)
         stride = _stride(weight_T.size, shape[0] * shape[1] * value_T.itemsize)
         kept_BSW = self._tables(-(-weight_T.size // stride), shape, value_T.dtype)
         table_SW = np.zeros(shape, dtype=value_T.dtype)
@@ -128,7 +135,7 @@ class Knapsack:
         last_Q = np.flatnonzero(np.diff(best_T, prepend=0) > 0)[-max_patterns:]
         chosen_QT = np.zeros((last_Q.size, weight_T.size), dtype=np.int8)
         kernels.trace(weight_T, samples_T, value_T, stride, kept_BSW, last_Q, chosen_QT)
-        return best_T, last_Q, chosen_QT
+        return best_T[last_Q].astype(np.int64), chosen_QT
 
     def _tables(self, num: int, shape: tuple[int, int], dtype: Any) -> Any:
         size = num * shape[0] * shape[1]
@@ -137,6 +144,43 @@ class Knapsack:
                 -(-size * np.dtype(dtype).itemsize // 8), dtype=np.int64
             )
         return self._memory.view(dtype)[:size].reshape(num, *shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Slots:
+    """A 0-1 knapsack; the heaviest item types come first."""
+
+    weight_T: Int64Array
+    samples_T: Int64Array
+    value_T: Int64Array
+    capacity: int
+    sample_limit: int
+    dtype: Any  # holds every sum of values
+
+    def branch(self) -> tuple[Int64Array, Any] | None:
+        """Search for the best pattern if few slots fit together; None if that fails."""
+        most = self.capacity // int(self.weight_T.min())
+        too_large = int(self.value_T.max()) > 2**52 // (self.capacity + 1)
+        if self.weight_T.size > _FEW_SLOTS or most > _FEW_ITEMS or too_large:
+            return None
+        from rpopt.exact import kernels
+
+        order = np.argsort(-self.value_T / self.weight_T, kind="stable")
+        chosen_T = np.zeros(self.weight_T.size, dtype=np.int8)
+        best = kernels.branch(
+            self.weight_T[order],
+            self.samples_T[order],
+            self.value_T[order],
+            self.capacity,
+            self.sample_limit,
+            _MOST_STEPS,
+            chosen_T,
+        )
+        if best < 0:
+            return None
+        chosen_QT = np.zeros((1, self.weight_T.size), dtype=np.int8)
+        chosen_QT[0, order] = chosen_T
+        return np.array([best], dtype=np.int64), chosen_QT
 
 
 def _slots(

@@ -30,7 +30,7 @@ from rpopt.records import Int64Array
 Report = Callable[[str, int, int], None]
 
 _FULL_TYPES = 400
-_KNOTS = (24, 96)
+_KNOTS = (12, 48)
 _TAIL_ITEMS = 220
 _DIVES_BEFORE_PROOF = 6
 

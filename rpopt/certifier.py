@@ -1,0 +1,299 @@
+"""Certify: bounds from cheap to dear, until they meet the best solution.
+
+A bound that can be recomputed in integers is *arithmetic*; what HiGHS says is labelled
+*solver*. Closed means that the numbers meet.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from formulations import layout_makespan, placement_makespan
+from rpopt.certificate import Bound, Certificate
+from rpopt.checks import require_feasible
+from rpopt.errors import InstanceError
+from rpopt.exact.layout_levels import level_bound
+from rpopt.exact.solve import solve_packing
+from rpopt.highs import SolverResult, Termination, compile_pyomo, load_pyomo, solve
+from rpopt.layout import bounds as layout_bounds
+from rpopt.layout.baselines import baselines
+from rpopt.layout.certificates import layout_certificate
+from rpopt.layout.evaluate import evaluate as evaluate_layout
+from rpopt.layout.instance import LayoutInstance
+from rpopt.packing.instance import PackingInstance, PackingSolution
+from rpopt.packing.instance import check as check_packing
+from rpopt.packing.rows import certify_rows, rows_certificate
+from rpopt.placement.bounds import peak_bounds
+from rpopt.placement.certificates import certify_placement
+from rpopt.placement.heuristics import place
+from rpopt.placement.instance import PlacementInstance
+from rpopt.placement.instance import check as check_placement
+from rpopt.placement.instance import evaluate as evaluate_placement
+from rpopt.plans import Layout, Placement
+
+Progress = Callable[[int, int], None]
+"""Called with the best lower bound and the best cost known."""
+
+SEARCH_EFFORT = 5_000
+MOST_BINARIES = 6_000
+"""Layout MILPs with more binaries than this are not worth building."""
+
+
+def certify(
+    instance: PackingInstance | PlacementInstance | LayoutInstance,
+    *,
+    start: PackingSolution | Placement | Layout | None = None,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[Certificate, ...]:
+    """Certify an instance: one certificate, or one per layer of a placement.
+
+    Parameters
+    ----------
+    instance
+        An instance of one of the three problems.
+    start
+        A feasible solution to begin with, of the kind that belongs to the instance.
+    time_limit_s
+        Seconds for everything; what is known by then is returned.
+    seed
+        Of the searches.
+    progress
+        Called with the best lower bound and the best cost, when one of them changes.
+
+    Raises
+    ------
+    InstanceError
+        For a negative time limit or a start of another kind.
+    InfeasibleError
+        For a start that breaks a constraint; the message names it.
+    """
+    if not time_limit_s >= 0:
+        raise InstanceError(f"a time limit of {time_limit_s} s; it must be >= 0")
+    for kind, solution_kind, method in _METHODS:
+        if isinstance(instance, kind):
+            if start is not None and not isinstance(start, solution_kind):
+                raise InstanceError(
+                    f"the start is a {type(start).__name__}; a {kind.__name__} starts"
+                    f" from a {solution_kind.__name__}"
+                )
+            deadline_s = time.monotonic() + time_limit_s
+            report = progress or (lambda lower, upper: None)
+            return method(instance, start, deadline_s, seed, report)
+    raise InstanceError(f"a {type(instance).__name__} is no problem to certify")
+
+
+def certify_packing(
+    instance: PackingInstance,
+    start: PackingSolution | None,
+    deadline_s: float,
+    seed: int,
+    progress: Progress,
+) -> tuple[Certificate, ...]:
+    """Certify the number of rows; each refuted multiple raises the next target."""
+    if start is not None:
+        require_feasible(check_packing(instance, start), "the start")
+    known = certify_rows(instance)
+    progress(known.lower, known.upper)
+    best = PackingSolution(cell_I=np.array(known.witness["cell_I"]))
+    if start is not None and start.num_cells < best.num_cells:
+        best = start
+        known = rows_certificate(instance, best, _cell_bounds(known))
+    bounds = _cell_bounds(known)
+    while not known.closed and time.monotonic() < deadline_s:
+        found = solve_packing(
+            instance,
+            start=best,
+            target_cells=known.lower * instance.num_ranks,
+            time_limit_s=max(0.0, deadline_s - time.monotonic()),
+            seed=seed,
+        )
+        best, bounds = found.solution, [*bounds, *_new(bounds, found.bounds)]
+        ended = "time limit" if found.termination == "time limit" else None
+        known = rows_certificate(instance, best, bounds, termination=ended)
+        progress(known.lower, known.upper)
+    return (known,)
+
+
+def certify_placements(
+    instance: PlacementInstance,
+    start: Placement | None,
+    deadline_s: float,
+    seed: int,
+    progress: Progress,
+) -> tuple[Certificate, ...]:
+    """Certify every layer: search, then a MILP where the search missed the bound."""
+    placement = place(instance, seed=seed)
+    if start is not None:
+        require_feasible(check_placement(instance, start), "the start")
+        placement = _better_layers(instance, placement, start)
+    bound_L = np.array([bound.value for bound in peak_bounds(instance)])
+    peak_L = evaluate_placement(instance, placement).peak_L
+    progress(int(bound_L.sum()), int(peak_L.sum()))
+    if np.any(peak_L > bound_L) and time.monotonic() < deadline_s:
+        harder = place(instance, seed=seed, effort=SEARCH_EFFORT)
+        placement = _better_layers(instance, placement, harder)
+    certificates = list(certify_placement(instance, placement))
+    still_open = [c.witness["layer"] for c in certificates if not c.closed]
+    for count, layer in enumerate(still_open):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            break
+        share_s = left_s / (len(still_open) - count)
+        certificates[layer] = _solve_layer(instance, certificates[layer], share_s)
+        lower = sum(c.lower for c in certificates)
+        progress(lower, sum(c.upper for c in certificates))
+    return tuple(certificates)
+
+
+def certify_layout(
+    instance: LayoutInstance,
+    start: Layout | None,
+    deadline_s: float,
+    seed: int,
+    progress: Progress,
+) -> tuple[Certificate, ...]:
+    """Certify J: exact bounds, level bounds, and a MILP where it is small enough."""
+    layouts = [] if start is None else [start]
+    if start is None:
+        packed = certify_rows(_packing_of(instance)).witness["cell_I"]
+        layouts = list(baselines(instance, np.array(packed)).values())
+    best = min(layouts, key=lambda layout: evaluate_layout(instance, layout).j_ticks)
+    bounds = list(layout_bounds.layout_bounds(instance))
+    known = layout_certificate(instance, best, bounds, termination="exact bounds")
+    progress(known.lower, known.upper)
+    small = instance.num_items * instance.num_cells <= MOST_BINARIES
+    left_s = deadline_s - time.monotonic()
+    if not known.closed and left_s > 0:
+        share_s = left_s / 4 if small else left_s
+        bounds += _new(bounds, level_bound(instance, time_limit_s=share_s))
+        known = layout_certificate(instance, best, bounds, termination="level bounds")
+        progress(known.lower, known.upper)
+    left_s = deadline_s - time.monotonic()
+    if small and not known.closed and left_s > 0:
+        known = _solve_layout(instance, known, best, left_s)
+        progress(known.lower, known.upper)
+    return (known,)
+
+
+_METHODS: tuple[tuple[type[Any], type[Any], Any], ...] = (
+    (PackingInstance, PackingSolution, certify_packing),
+    (PlacementInstance, Placement, certify_placements),
+    (LayoutInstance, Layout, certify_layout),
+)
+
+
+def _solve_layer(
+    instance: PlacementInstance, known: Certificate, time_limit_s: float
+) -> Certificate:
+    """Add the claim of HiGHS, and its placement if it is better, to one layer."""
+    layer = known.witness["layer"]
+    model = placement_makespan.build(instance, layer=layer)
+    result = solve(
+        compile_pyomo(model, integral_objective=True), time_limit_s=time_limit_s
+    )
+    bound = solver_bound("makespan MILP", result, known.upper)
+    if result.x is not None and int(result.objective or 0) < known.upper:
+        load_pyomo(model, result.x)
+        rank_LE = np.array([placement_makespan.rank_of_expert(model)])
+        one = replace(instance, load_LE=instance.load_LE[layer : layer + 1])
+        better = Placement.from_ranks(rank_LE, instance.num_ep_ranks)
+        require_feasible(check_placement(one, better), "the MILP's placement")
+        peak = int(evaluate_placement(one, better).peak_L[0])
+        witness = {"layer": layer, "slot_E": better.slot_LE[0].tolist()}
+        known = replace(known, upper=peak, witness=witness)
+        bound = solver_bound("makespan MILP", result, peak)
+    return _with_bound(known, bound, result)
+
+
+def _solve_layout(
+    instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
+) -> Certificate:
+    """Add the claim of HiGHS, and its layout if it is better."""
+    model = layout_makespan.build(instance)
+    result = solve(
+        compile_pyomo(model, integral_objective=True), time_limit_s=time_limit_s
+    )
+    if result.x is not None:
+        load_pyomo(model, result.x)
+        found = layout_makespan.solution(instance, model)
+        best = min((best, found), key=lambda x: evaluate_layout(instance, x).j_ticks)
+        known = layout_certificate(
+            instance, best, known.bounds, termination=known.termination
+        )
+    bound = None
+    if result.bound is not None:
+        ticks = layout_makespan.ticks(instance, model, int(result.bound))
+        bound = solver_bound("makespan MILP", result, known.upper, ticks)
+    return _with_bound(known, bound, result)
+
+
+def solver_bound(
+    name: str, result: SolverResult, upper: int, value: int | None = None
+) -> Bound | None:
+    """Return the bound that HiGHS claims, labelled; None when it claims none.
+
+    A claim above a checked solution is cut down to it: the solution is a fact.
+    """
+    claim = value if value is not None else result.bound
+    if claim is None:
+        return None
+    return Bound(
+        name=name,
+        kind="solver",
+        value=min(int(claim), upper),
+        evidence={
+            "raw_bound": result.raw_bound,
+            "status": result.termination.value,
+            "model": result.model_digest,
+            "claimed": int(claim),
+        },
+    )
+
+
+def _with_bound(
+    known: Certificate, bound: Bound | None, result: SolverResult
+) -> Certificate:
+    bounds = known.bounds if bound is None else (*known.bounds, bound)
+    ended = "optimal" if result.termination is Termination.OPTIMAL else "time limit"
+    return replace(
+        known,
+        bounds=bounds,
+        termination=f"MILP: {ended}",
+        versions=(*known.versions, *result.versions),
+    )
+
+
+def _better_layers(
+    instance: PlacementInstance, first: Placement, second: Placement
+) -> Placement:
+    peak_1L = evaluate_placement(instance, first).peak_L
+    peak_2L = evaluate_placement(instance, second).peak_L
+    slot_LE = np.where((peak_2L < peak_1L)[:, None], second.slot_LE, first.slot_LE)
+    return Placement(slot_LE=slot_LE, num_ep_ranks=instance.num_ep_ranks)
+
+
+def _packing_of(instance: LayoutInstance) -> PackingInstance:
+    return PackingInstance(
+        weight_I=instance.weight_I,
+        capacity=instance.token_cap,
+        num_samples_I=instance.num_samples_I,
+        max_samples_per_cell=instance.max_samples_per_cell,
+        num_ranks=instance.num_ranks,
+    )
+
+
+def _cell_bounds(certificate: Certificate) -> list[Bound]:
+    """Return the bounds on the cells behind the bounds on the rows."""
+    return [
+        replace(b, value=b.evidence["cells"], evidence=b.evidence["method"])
+        for b in certificate.bounds
+    ]
+
+
+def _new(known: list[Bound], found: tuple[Bound, ...]) -> list[Bound]:
+    return [bound for bound in found if bound not in known]
