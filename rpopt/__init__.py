@@ -26,21 +26,24 @@ from rpopt.topology import Topology
 from rpopt.window import Window
 
 if TYPE_CHECKING:
+    from rpopt.certifier import certify
     from rpopt.compare import compare
     from rpopt.io import read
     from rpopt.io.synthetic import synthetic_window
     from rpopt.packing.rows import certify_rows
     from rpopt.planner import plan
     from rpopt.report import report
-    from rpopt.verifier import verify_plan
+    from rpopt.verifier import verify_certificate, verify_plan
 
 _ON_DEMAND = {
+    "certify": "rpopt.certifier",
     "certify_rows": "rpopt.packing.rows",
     "compare": "rpopt.compare",
     "plan": "rpopt.planner",
     "read": "rpopt.io",
     "report": "rpopt.report",
     "synthetic_window": "rpopt.io.synthetic",
+    "verify_certificate": "rpopt.verifier",
     "verify_plan": "rpopt.verifier",
 }
 
@@ -66,6 +69,7 @@ __all__ = [
     "Topology",
     "Window",
     "WindowProblems",
+    "certify",
     "certify_rows",
     "compare",
     "plan",
@@ -73,6 +77,7 @@ __all__ = [
     "read",
     "report",
     "synthetic_window",
+    "verify_certificate",
     "verify_plan",
 ]
 

@@ -12,7 +12,8 @@ import numpy as np
 from rpopt.checks import require_feasible
 from rpopt.errors import InstanceError
 from rpopt.items import DROPPED
-from rpopt.layout.baselines import SPLIT, baselines
+from rpopt.layout.arrange import from_packing
+from rpopt.layout.baselines import baselines
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance, check
 from rpopt.packing.heuristics import next_fit
@@ -162,7 +163,7 @@ def _next_fit(problems: WindowProblems) -> list[Comparison]:
     if problems.placement is not None:
         placement = identity(problems.placement)
     instance = problems.layout(placement, num_rows)
-    layout = baselines(instance, solution.cell_I)[SPLIT]
+    layout = from_packing(instance, solution.cell_I)
     return [_measure("next-fit", "identity", instance, layout)]
 
 

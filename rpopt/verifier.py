@@ -5,16 +5,21 @@ checked and evaluated again, and every arithmetic bound is recomputed from its e
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import rpopt.layout.bounds
+import rpopt.layout.certificates
 import rpopt.packing.rows
 import rpopt.placement.bounds
-from rpopt.certificate import Bound
+import rpopt.placement.certificates
+from rpopt.certificate import Bound, Certificate
 from rpopt.checks import require_feasible
 from rpopt.errors import CertificateError, InfeasibleError, InstanceError
 from rpopt.layout.evaluate import evaluate
+from rpopt.layout.instance import LayoutInstance
 from rpopt.layout.instance import check as check_layout
+from rpopt.packing.instance import PackingInstance
+from rpopt.placement.instance import PlacementInstance
 from rpopt.placement.instance import check as check_placement
 from rpopt.placement.instance import evaluate as evaluate_placement
 from rpopt.plans import Plan
@@ -42,6 +47,29 @@ def verify_plan(window: Window, plan: Plan) -> None:
         _verify_layout(problems, plan)
     except (InstanceError, InfeasibleError) as error:
         raise CertificateError(f"the plan does not hold: {error}") from error
+
+
+def verify_certificate(instance: Any, certificate: Certificate) -> int:
+    """Recheck a certificate against its instance; return its best arithmetic bound.
+
+    Raises
+    ------
+    CertificateError
+        When the certificate is about something else, or anything in it does not hold.
+    """
+    for kind, recheck in _RECHECKS:
+        if isinstance(instance, kind):
+            return recheck(certificate, instance)
+    raise CertificateError(
+        f"a certificate is checked against an instance, not a {type(instance).__name__}"
+    )
+
+
+_RECHECKS: tuple[tuple[type[Any], Callable[[Certificate, Any], int]], ...] = (
+    (PackingInstance, rpopt.packing.rows.recheck),
+    (PlacementInstance, rpopt.placement.certificates.recheck),
+    (LayoutInstance, rpopt.layout.certificates.recheck),
+)
 
 
 def _verify_rows(problems: WindowProblems, plan: Plan) -> None:

@@ -16,7 +16,7 @@ from rpopt.exact.arc_fixing import patterns_of as patterns_of_flow
 from rpopt.exact.column_generation import DualBound
 from rpopt.exact.item_types import ItemTypes
 from rpopt.exact.pattern_cover import cover_model, enumerate_patterns
-from rpopt.highs import LinearModel, SolverResult, Termination, solve
+from rpopt.highs import LinearModel, SolverResult, solve
 from rpopt.records import Int64Array
 
 _MAX_ARCS = 40_000

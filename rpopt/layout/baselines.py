@@ -9,11 +9,11 @@ Axis letters: I items.
 
 from collections.abc import Callable
 
+from rpopt.differencing import largest_differencing
 from rpopt.layout.arrange import arrange, deal, from_packing, split_cells
 from rpopt.layout.cells import (
     first_fit_decreasing,
     greedy,
-    largest_differencing,
     next_fit,
     repair,
 )

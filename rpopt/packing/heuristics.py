@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rpopt.differencing import largest_differencing
 from rpopt.packing import bounds
 from rpopt.packing.instance import PackingInstance, PackingSolution, check
 from rpopt.packing.subset import empty_last_cells, subset_sum_fill
@@ -123,36 +124,6 @@ def karmarkar_karp(
         return largest_differencing(cost, num_cells)
 
     return _fewest_cells(instance, partition, min_cells)
-
-
-def largest_differencing(cost_I: Int64Array, num_parts: int) -> Int64Array:
-    """Return a part of each item, in [0, min(num_parts, I)), so that costs are even.
-
-    A partial partition is its parts' costs, largest first (parts of cost 0 left out),
-    with one item that stands for each part. The two partitions of the largest spread
-    are joined, the most expensive part of one with the cheapest of the other.
-    """
-    parent = np.arange(cost_I.size)
-    heap = [
-        (-c, i, np.array([c]), np.array([i])) for i, c in enumerate(cost_I.tolist())
-    ]
-    heapq.heapify(heap)
-    for age in range(cost_I.size, 2 * cost_I.size - 1):
-        _, _, a, items_a = heapq.heappop(heap)
-        _, _, b, items_b = heapq.heappop(heap)
-        meet = max(0, a.size + b.size - num_parts)
-        alone_a, alone_b = a.size - meet, b.size - meet
-        joined = a[alone_a:] + b[alone_b:][::-1]
-        parent[items_b[alone_b:][::-1]] = items_a[alone_a:]
-        cost = np.concatenate([a[:alone_a], joined, b[:alone_b]])
-        order = np.argsort(-cost, kind="stable")
-        cost = cost[order]
-        items = np.concatenate([items_a, items_b[:alone_b]])[order]
-        spread = cost[0] - (cost[-1] if cost.size == num_parts else 0)
-        heapq.heappush(heap, (-int(spread), age, cost, items))
-    while np.any(parent != parent[parent]):
-        parent = parent[parent]
-    return np.unique(parent, return_inverse=True)[1]
 
 
 def pack(instance: PackingInstance, *, lower: int | None = None) -> PackingSolution:

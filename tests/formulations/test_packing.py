@@ -83,7 +83,7 @@ def test_rows(instance: PackingInstance) -> None:
 
 @pytest.mark.slow
 def test_many_packings() -> None:
-    for seed in range(100, 140):
+    for seed in range(100, 120):
         instance = oracle.random_packing(np.random.default_rng(seed))
         for name in ("assignment", "arcflow", "patterns"):
             check_fewest_cells(name, instance)

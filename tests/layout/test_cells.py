@@ -4,13 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from rpopt.differencing import largest_differencing
 from rpopt.layout.cells import (
     first_fit_decreasing,
     greedy,
-    largest_differencing,
     next_fit,
     repair,
 )
@@ -85,13 +83,7 @@ def test_next_fit_keeps_the_order_and_looks_at_one_cell() -> None:
     assert next_fit(weights([1] * 6, cap=9, max_samples_per_cell=1)) is None
 
 
-def test_largest_differencing_on_the_textbook_example() -> None:
-    """Two parts of 8, 7, 6, 5, 4: differencing leaves 16 and 14."""
-    part_I = largest_differencing(np.array([8, 7, 6, 5, 4]), 2)
-    assert sorted(sums(part_I, [8, 7, 6, 5, 4])) == [14, 16]
-
-
-def test_largest_differencing_balances_better_than_greedy() -> None:
+def test_differencing_balances_better_than_greedy() -> None:
     rng = np.random.default_rng(0)
     cost_I = rng.lognormal(8, 0.8, 400).astype(np.int64)
     spread = {}
@@ -103,34 +95,6 @@ def test_largest_differencing_balances_better_than_greedy() -> None:
         assert part_I is not None
         spread[name] = np.ptp(sums(part_I, cost_I))
     assert spread["differencing"] < spread["greedy"] / 2
-
-
-def slow_differencing(costs: list[int], num_parts: int) -> list[int]:
-    """The same method on plain tuples; the sums of the parts, in order."""
-    heap = [[cost] + [0] * (num_parts - 1) for cost in costs]
-    while len(heap) > 1:
-        heap.sort(key=lambda parts: parts[0] - parts[-1])
-        a, b = heap.pop(), heap.pop()
-        heap.append(sorted(map(sum, zip(a, b[::-1], strict=True)), reverse=True))
-    return sorted(heap[0])
-
-
-@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(0, 25))
-def test_largest_differencing_is_the_method(seed: int, parts: int, more: int) -> None:
-    rng = np.random.default_rng(seed)
-    cost_I = np.unique(rng.integers(1, 2**40, parts + more))  # distinct: no ties
-    part_I = largest_differencing(cost_I, parts)
-    assert sorted(set(part_I.tolist())) == list(range(min(parts, cost_I.size)))
-    total_X = np.zeros(parts, dtype=np.int64)
-    np.add.at(total_X, part_I, cost_I)
-    assert sorted(total_X.tolist()) == slow_differencing(cost_I.tolist(), parts)
-
-
-@given(st.integers(1, 5), st.integers(0, 5))
-def test_items_without_cost_fill_parts(parts: int, costly: int) -> None:
-    cost_I = np.array([3] * costly + [0] * 5)
-    part_I = largest_differencing(cost_I, parts)
-    assert sorted(set(part_I.tolist())) == list(range(parts))
 
 
 def test_repair_moves_the_light_items_of_overfull_cells() -> None:

@@ -12,7 +12,6 @@ from rpopt.packing.heuristics import (
     best_fit_decreasing,
     first_fit_decreasing,
     karmarkar_karp,
-    largest_differencing,
     longest_processing_time,
     next_fit,
 )
@@ -105,20 +104,6 @@ def test_best_fit_takes_the_fullest_cell() -> None:
     assert first_fit_decreasing(instance).cell_I.tolist() == [1, 0, 0]
     instance = make([7, 6, 4, 3, 3], 10)
     assert best_fit_decreasing(instance).num_cells == 3
-
-
-def test_largest_differencing_of_the_textbook() -> None:
-    cost_I = np.array([8, 7, 6, 5, 4])
-    part_I = largest_differencing(cost_I, 2)
-    assert sorted(np.bincount(part_I, weights=cost_I).tolist()) == [14, 16]
-    assert largest_differencing(cost_I, 1).tolist() == [0] * 5
-    assert sorted(largest_differencing(cost_I, 9).tolist()) == [0, 1, 2, 3, 4]
-
-
-def test_largest_differencing_balances_many_parts() -> None:
-    cost_I = np.random.default_rng(1).integers(1, 1000, 400)
-    load = np.bincount(largest_differencing(cost_I, 7), weights=cost_I)
-    assert load.max() - load.min() <= 1
 
 
 def test_balancing_a_cost_keeps_the_cap() -> None:
