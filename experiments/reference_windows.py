@@ -15,7 +15,7 @@ from typing import Any
 from experiments import tables
 from experiments.config import read_config
 from experiments.runner import Outcome, Run, RunRecord, run_all
-from rpopt.compare import compare
+from rpopt.comparison import compare
 from rpopt.io.reference import WINDOWS, Reference, data_dir, read_reference
 from rpopt.planner import plan
 from rpopt.stop import MaxRuntime, MaxSweeps, StopCriterion

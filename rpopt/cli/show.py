@@ -12,7 +12,7 @@ from rpopt.errors import InstanceError
 from rpopt.io import read
 from rpopt.plans import Plan
 from rpopt.records import Record
-from rpopt.report import PlanReport, report
+from rpopt.reporting import PlanReport, report
 from rpopt.window import Window
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rpopt.compare import compare
+from rpopt.comparison import compare
 from rpopt.io import read
 from rpopt.plans import Plan
 from tests.cases import medium_case

@@ -7,7 +7,7 @@ import pytest
 
 from rpopt.io import read, write_json
 from rpopt.plans import Plan
-from rpopt.report import report
+from rpopt.reporting import report
 from tests.cases import medium_case
 from tests.cli.command import Run, refused
 

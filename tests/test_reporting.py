@@ -11,7 +11,7 @@ from rpopt.demand import completed
 from rpopt.errors import InfeasibleError, InstanceError, MismatchError
 from rpopt.items import build_items
 from rpopt.plans import Placement, Plan
-from rpopt.report import report
+from rpopt.reporting import report
 from rpopt.topology import Topology
 from tests.cases import Case, cases, make_plan, medium_case
 

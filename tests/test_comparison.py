@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rpopt.compare import Comparison, compare, schedule_layout
+from rpopt.comparison import Comparison, compare, schedule_layout
 from rpopt.errors import (
     CertificateError,
     InfeasibleError,
