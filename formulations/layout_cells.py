@@ -154,6 +154,34 @@ def slowest_in_row(m: Any, b: int, j: int) -> Any:
     return group_cost(m, b, j) <= m.row[b]
 
 
+def set_start(instance: LayoutInstance, m: Any, layout: Layout) -> None:
+    """Set the cells of a feasible layout, numbered as (5) to (7) demand."""
+    by_row = instance.coupling == "row"
+    rank_order = np.argsort(instance.shard_of_rank_D, kind="stable")
+    member_D = np.empty_like(rank_order)
+    member_D[rank_order] = np.arange(rank_order.size) % instance.shard_size
+    shard_I = instance.shard_of_rank_D[layout.rank_I]
+    block_I = layout.row_I if by_row else shard_I
+    group_I = layout.row_I * instance.num_shards + shard_I
+    places = zip(
+        block_I.tolist(),
+        group_I.tolist(),
+        member_D[layout.rank_I].tolist(),
+        strict=True,
+    )
+    number: dict[Any, int] = {}
+    count: dict[Any, int] = {}
+    for i, (block, group, member) in enumerate(places):
+        parts = (block,), (block, group), (block, group, member)
+        for part in parts:
+            if part not in number:
+                number[part] = count.get(part[:-1], 0)
+                count[part[:-1]] = number[part] + 1
+        chosen = tuple(number[part] for part in parts)
+        for b, j, d in ((b, j, d) for b in m.B for j in m.J for d in m.D):
+            m.x[i, b, j, d].set_value(int((b, j, d) == chosen))
+
+
 def solution(instance: LayoutInstance, m: Any) -> Layout:
     """Return the layout that the values of a solved model stand for."""
     by_row = instance.coupling == "row"

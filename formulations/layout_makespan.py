@@ -10,10 +10,10 @@ import numpy as np
 import pyomo.environ as pyo
 
 from formulations import layout_cells
-from formulations.layout_cells import in_group, solution, ticks
+from formulations.layout_cells import in_group, set_start, solution, ticks
 from rpopt.layout.instance import LayoutInstance
 
-__all__ = ["build", "solution", "ticks"]
+__all__ = ["build", "set_start", "solution", "ticks"]
 
 
 def build(instance: LayoutInstance) -> Any:

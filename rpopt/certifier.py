@@ -17,7 +17,14 @@ from rpopt.checks import require_feasible
 from rpopt.errors import InstanceError
 from rpopt.exact.layout_levels import level_bound
 from rpopt.exact.solve import solve_packing
-from rpopt.highs import SolverResult, Termination, compile_pyomo, load_pyomo, solve
+from rpopt.highs import (
+    SolverResult,
+    Termination,
+    compile_pyomo,
+    load_pyomo,
+    solve,
+    start_of,
+)
 from rpopt.layout import bounds as layout_bounds
 from rpopt.layout.baselines import baselines
 from rpopt.layout.certificates import layout_certificate
@@ -215,8 +222,11 @@ def _solve_layout(
 ) -> Certificate:
     """Add the claim of HiGHS, and its layout if it is better."""
     model = layout_makespan.build(instance)
+    layout_makespan.set_start(instance, model, best)
     result = solve(
-        compile_pyomo(model, integral_objective=True), time_limit_s=time_limit_s
+        compile_pyomo(model, integral_objective=True),
+        time_limit_s=time_limit_s,
+        start=start_of(model),
     )
     if result.x is not None:
         load_pyomo(model, result.x)

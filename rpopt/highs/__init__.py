@@ -11,7 +11,7 @@ from rpopt.highs.linear import LinearModel, first_violation, rounded
 from rpopt.highs.lp import LpHandle, LpResult
 from rpopt.highs.mps import archive_mps
 from rpopt.highs.process import Termination
-from rpopt.highs.pyomo_arrays import compile_pyomo, load_pyomo
+from rpopt.highs.pyomo_arrays import compile_pyomo, load_pyomo, start_of
 from rpopt.highs.result import Progress, SolverResult, StartStatus, safe_bound
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "rounded",
     "safe_bound",
     "solve",
+    "start_of",
 ]

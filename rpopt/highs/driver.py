@@ -219,7 +219,29 @@ def _attempt(
     termination = read_status(run.answer, "".join(run.log))
     if termination is Termination.FAILED:
         run.failure = f"HiGHS ended with {run.answer['run']}, {run.answer['status']}"
+    elif (reason := _false_objective(run)) is not None:
+        run.answer, run.failure = {}, reason
+        return Termination.FAILED
     return termination
+
+
+def _false_objective(run: _Run) -> str | None:
+    """Say how the claimed objective differs from that of HiGHS' own feasible point.
+
+    Seen with presolve and a correct start: the search then ends at a false incumbent,
+    and the bound with it.
+    """
+    x, claimed = run.answer.get("x"), run.answer.get("objective")
+    if x is None or claimed is None or not run.model.integrality.any():
+        return None
+    point = rounded(run.model, x)
+    if first_violation(run.model, point) is not None:
+        return None
+    value = float(run.model.objective(point))
+    sign = -1.0 if run.model.maximize else 1.0
+    if abs(sign * claimed - value) <= 1e-4 + 1e-6 * abs(value):
+        return None
+    return f"HiGHS claims the objective {sign * claimed}; its point has {value}"
 
 
 def _take(

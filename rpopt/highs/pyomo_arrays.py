@@ -91,6 +91,18 @@ def load_pyomo(model: Any, x: FloatArray) -> None:
         variable.set_value(round(value) if whole else value, skip_validation=True)
 
 
+def start_of(model: Any) -> FloatArray:
+    """Return the values of a model's variables as a start; NaN where there is none.
+
+    Returns
+    -------
+    FloatArray
+        Shape (C,), in the order of `compile_pyomo`.
+    """
+    values = [variable.value for variable in _variables(model)]
+    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+
 def _variables(model: Any) -> list[Any]:
     from pyomo.environ import Var
 
