@@ -5,7 +5,7 @@ A bound that can be recomputed in integers is *arithmetic*; what HiGHS says is l
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,10 @@ import numpy as np
 from formulations import layout_makespan, placement_makespan
 from rpopt.certificate import Bound, Certificate
 from rpopt.checks import require_feasible
-from rpopt.errors import InstanceError
+from rpopt.errors import InstanceError, SolverError
 from rpopt.exact.layout_levels import level_bound
 from rpopt.exact.solve import solve_packing
-from rpopt.highs import (
-    SolverResult,
-    Termination,
-    compile_pyomo,
-    load_pyomo,
-    solve,
-    start_of,
-)
+from rpopt.highs import SolverResult, compile_pyomo, load_pyomo, solve, start_of
 from rpopt.layout import bounds as layout_bounds
 from rpopt.layout.baselines import baselines
 from rpopt.layout.certificates import layout_certificate
@@ -44,6 +37,9 @@ from rpopt.plans import Layout, Placement
 Progress = Callable[[int, int], None]
 """Called with the best lower bound and the best cost known."""
 
+_EXACT_SHARE = 0.75
+"""Of the time for a packing, what the heuristics leave to the exact methods."""
+_MILP = "makespan MILP"
 SEARCH_EFFORT = 5_000
 MOST_BINARIES = 6_000
 """Layout MILPs with more binaries than this are not worth building."""
@@ -104,7 +100,8 @@ def certify_packing(
     """Certify the number of rows; each refuted multiple raises the next target."""
     if start is not None:
         require_feasible(check_packing(instance, start), "the start")
-    known = certify_rows(instance)
+    left_s = max(0.0, deadline_s - time.monotonic())
+    known = certify_rows(instance, deadline_s=deadline_s - _EXACT_SHARE * left_s)
     progress(known.lower, known.upper)
     best = PackingSolution(cell_I=np.array(known.witness["cell_I"]))
     if start is not None and start.num_cells < best.num_cells:
@@ -120,9 +117,13 @@ def certify_packing(
             seed=seed,
         )
         best, bounds = found.solution, [*bounds, *_new(bounds, found.bounds)]
-        ended = "time limit" if found.termination == "time limit" else None
+        bounds = _standing(bounds, best.num_cells)
+        gave_up = found.termination in ("time limit", "failure")
+        ended = found.termination if gave_up else None
         known = rows_certificate(instance, best, bounds, termination=ended)
         progress(known.lower, known.upper)
+        if gave_up:
+            break
     return (known,)
 
 
@@ -167,8 +168,9 @@ def certify_layout(
     """Certify J: exact bounds, level bounds, and a MILP where it is small enough."""
     layouts = [] if start is None else [start]
     if start is None:
-        packed = certify_rows(_packing_of(instance)).witness["cell_I"]
-        layouts = list(baselines(instance, np.array(packed)).values())
+        packed = certify_rows(_packing_of(instance), deadline_s=deadline_s)
+        cell_I = np.array(packed.witness["cell_I"])
+        layouts = list(baselines(instance, cell_I).values())
     best = min(layouts, key=lambda layout: evaluate_layout(instance, layout).j_ticks)
     bounds = list(layout_bounds.layout_bounds(instance))
     known = layout_certificate(instance, best, bounds, termination="exact bounds")
@@ -176,15 +178,24 @@ def certify_layout(
     small = instance.num_items * instance.num_cells <= MOST_BINARIES
     left_s = deadline_s - time.monotonic()
     if not known.closed and left_s > 0:
-        share_s = left_s / 4 if small else left_s
-        bounds += _new(bounds, level_bound(instance, time_limit_s=share_s))
-        known = layout_certificate(instance, best, bounds, termination="level bounds")
+        known = _level_bounds(instance, known, best, left_s / 4 if small else left_s)
         progress(known.lower, known.upper)
     left_s = deadline_s - time.monotonic()
     if small and not known.closed and left_s > 0:
         known = _solve_layout(instance, known, best, left_s)
         progress(known.lower, known.upper)
     return (known,)
+
+
+def _level_bounds(
+    instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
+) -> Certificate:
+    try:
+        found = level_bound(instance, time_limit_s=time_limit_s)
+    except SolverError as error:
+        return _failed(known, error)
+    bounds = _standing([*known.bounds, *_new(list(known.bounds), found)], known.upper)
+    return layout_certificate(instance, best, bounds, termination="level bounds")
 
 
 _METHODS: tuple[tuple[type[Any], type[Any], Any], ...] = (
@@ -200,10 +211,12 @@ def _solve_layer(
     """Add the claim of HiGHS, and its placement if it is better, to one layer."""
     layer = known.witness["layer"]
     model = placement_makespan.build(instance, layer=layer)
-    result = solve(
-        compile_pyomo(model, integral_objective=True), time_limit_s=time_limit_s
-    )
-    bound = solver_bound("makespan MILP", result, known.upper)
+    try:
+        result = solve(
+            compile_pyomo(model, integral_objective=True), time_limit_s=time_limit_s
+        )
+    except SolverError as error:
+        return _failed(known, error)
     if result.x is not None and int(result.objective or 0) < known.upper:
         load_pyomo(model, result.x)
         rank_LE = np.array([placement_makespan.rank_of_expert(model)])
@@ -213,8 +226,7 @@ def _solve_layer(
         peak = int(evaluate_placement(one, better).peak_L[0])
         witness = {"layer": layer, "slot_E": better.slot_LE[0].tolist()}
         known = replace(known, upper=peak, witness=witness)
-        bound = solver_bound("makespan MILP", result, peak)
-    return _with_bound(known, bound, result)
+    return _with_claim(known, result, result.bound)
 
 
 def _solve_layout(
@@ -223,59 +235,61 @@ def _solve_layout(
     """Add the claim of HiGHS, and its layout if it is better."""
     model = layout_makespan.build(instance)
     layout_makespan.set_start(instance, model, best)
-    result = solve(
-        compile_pyomo(model, integral_objective=True),
-        time_limit_s=time_limit_s,
-        start=start_of(model),
-    )
+    try:
+        result = solve(
+            compile_pyomo(model, integral_objective=True),
+            time_limit_s=time_limit_s,
+            start=start_of(model),
+        )
+    except SolverError as error:
+        return _failed(known, error)
     if result.x is not None:
         load_pyomo(model, result.x)
         found = layout_makespan.solution(instance, model)
         best = min((best, found), key=lambda x: evaluate_layout(instance, x).j_ticks)
+        bounds = _standing(known.bounds, evaluate_layout(instance, best).j_ticks)
         known = layout_certificate(
-            instance, best, known.bounds, termination=known.termination
+            instance, best, bounds, termination=known.termination
         )
-    bound = None
-    if result.bound is not None:
-        ticks = layout_makespan.ticks(instance, model, int(result.bound))
-        bound = solver_bound("makespan MILP", result, known.upper, ticks)
-    return _with_bound(known, bound, result)
+    claim = result.bound
+    if claim is not None:
+        claim = layout_makespan.ticks(instance, model, int(claim))
+    return _with_claim(known, result, claim)
 
 
-def solver_bound(
-    name: str, result: SolverResult, upper: int, value: int | None = None
-) -> Bound | None:
-    """Return the bound that HiGHS claims, labelled; None when it claims none.
-
-    A claim above a checked solution is cut down to it: the solution is a fact.
-    """
-    claim = value if value is not None else result.bound
-    if claim is None:
-        return None
-    return Bound(
-        name=name,
-        kind="solver",
-        value=min(int(claim), upper),
-        evidence={
+def _with_claim(
+    known: Certificate, result: SolverResult, claim: float | None
+) -> Certificate:
+    """Add the bound that HiGHS claims, labelled as its claim, if it claims one."""
+    bounds = list(known.bounds)
+    if claim is not None:
+        evidence = {
             "raw_bound": result.raw_bound,
             "status": result.termination.value,
             "model": result.model_digest,
-            "claimed": int(claim),
-        },
-    )
-
-
-def _with_bound(
-    known: Certificate, bound: Bound | None, result: SolverResult
-) -> Certificate:
-    bounds = known.bounds if bound is None else (*known.bounds, bound)
-    ended = "optimal" if result.termination is Termination.OPTIMAL else "time limit"
+        }
+        value = int(claim)
+        bounds.append(Bound(name=_MILP, kind="solver", value=value, evidence=evidence))
     return replace(
         known,
-        bounds=bounds,
-        termination=f"MILP: {ended}",
+        bounds=tuple(_standing(bounds, known.upper)),
+        termination=f"{_MILP}: {result.termination}",
         versions=(*known.versions, *result.versions),
     )
+
+
+def _standing(bounds: Sequence[Bound], upper: int) -> list[Bound]:
+    """Return the bounds without the claims that a checked solution refutes.
+
+    Such a claim is wrong, so it proves nothing at all: cut down to the solution it
+    would close a certificate that nothing closes.
+    """
+    return [b for b in bounds if b.kind == "arithmetic" or b.value <= upper]
+
+
+def _failed(known: Certificate, error: SolverError) -> Certificate:
+    reason = str(error).partition("\n")[0]
+    return replace(known, termination=f"{known.termination}; HiGHS failed: {reason}")
 
 
 def _better_layers(

@@ -22,7 +22,7 @@ from rpopt.rules import PackingRules
 from rpopt.window import Window
 
 MAX_SPREAD_COPIES = 2**36
-_CHUNK_ENTRIES = 2**22
+_CHUNK_ENTRIES = 2**18  # int64 pieces that stay in the cache
 _RESOLUTION_BITS = 26
 
 

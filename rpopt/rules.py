@@ -54,11 +54,11 @@ class PackingRules(Record):
         """Check every rule."""
         for name in ("token_cap", "pad_multiple", "row_multiple"):
             freeze(self, name, positive_int(getattr(self, name), name=name))
-        if self.token_cap > MAX_TOKEN_CAP:
-            raise InstanceError(
-                f"token_cap = {self.token_cap} exceeds {MAX_TOKEN_CAP}; lower it to"
-                " what one DP rank can hold"
-            )
+        for name, most in (("token_cap", MAX_TOKEN_CAP), ("row_multiple", 2**20)):
+            if getattr(self, name) > most:
+                raise InstanceError(
+                    f"{name} = {getattr(self, name)} exceeds {most}; lower it"
+                )
         if not isinstance(self.dummies, bool):
             raise InstanceError(f"dummies = {self.dummies!r}; use True or False")
         if self.max_samples_per_cell is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from rpopt.errors import InstanceError
 from rpopt.records import Int64Array, Record, freeze, int_array, positive_int
 
+MAX_SIZE = 2**20
 Coupling = Literal["step", "row"]
 
 
@@ -57,6 +58,10 @@ class Topology(Record):
         """Check sizes and derive the rank to shard map."""
         for name in ("dp", "ep", "tp", "cp", "pp", "etp"):
             freeze(self, name, positive_int(getattr(self, name), name=name))
+            if getattr(self, name) > MAX_SIZE:
+                raise InstanceError(
+                    f"{name} = {getattr(self, name)} exceeds {MAX_SIZE}; correct it"
+                )
         if self.coupling not in ("step", "row"):
             raise InstanceError(f"coupling = {self.coupling!r}; use 'step' or 'row'")
         expert, dense = self.etp * self.ep, self.tp * self.cp

@@ -18,6 +18,7 @@ from rpopt.rules import MAX_TOKEN_CAP, PackingRules
         ({"pad_multiple": 0}, ("pad_multiple = 0",)),
         ({"pad_multiple": 17}, ("pad_multiple = 17 exceeds token_cap = 16",)),
         ({"row_multiple": -1}, ("row_multiple = -1",)),
+        ({"row_multiple": 2**21}, ("row_multiple = 2097152 exceeds 1048576",)),
         ({"max_samples_per_cell": 0}, ("max_samples_per_cell = 0",)),
         ({"oversize": "split"}, ("'split'", "'error', 'alone', 'drop'")),
         ({"missing_routes": "drop"}, ("'drop'", "'proportional'")),

@@ -71,6 +71,7 @@ def test_an_explicit_map_is_kept() -> None:
     [
         ({"dp": 0}, ("dp = 0", "at least 1")),
         ({"ep": -1}, ("ep = -1",)),
+        ({"dp": 10**20}, ("dp = 100000000000000000000 exceeds 1048576",)),
         ({"tp": 1.5}, ("tp = 1.5",)),
         ({"dp": True}, ("dp = True",)),
         ({"ep": 3}, ("dp = 4", "3 ranks", "3 / 1")),

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         return int(args.run(args))
-    except (RpoptError, OSError) as error:
+    except (RpoptError, OSError, MemoryError) as error:
         print(f"rpopt: error: {error}", file=sys.stderr)
         return 2
 

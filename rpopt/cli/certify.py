@@ -15,11 +15,12 @@ from tqdm import tqdm
 from rpopt.certificate import Certificate
 from rpopt.cli import output
 from rpopt.cli.settings import Settings, add_flags, read_settings
-from rpopt.errors import InstanceError
+from rpopt.errors import InstanceError, RpoptError
 from rpopt.io import read, write_json, write_npz
 from rpopt.io.access import writable_folder
 from rpopt.io.bpp import read_bin_packing
 from rpopt.packing.instance import PackingSolution
+from rpopt.packing.rows import recheck
 from rpopt.plans import Plan
 from rpopt.problems import WindowProblems
 from rpopt.window import Window
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise InstanceError(f"--workers {args.workers}; at least one is needed")
     tasks = _tasks(args)
     if args.cert_dir:
+        output.require_distinct([task.name for task in tasks], "certificates")
         writable_folder(args.cert_dir)
     rows = []
     bar = tqdm(
@@ -103,7 +105,10 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
     tasks = []
     for path in args.files:
         window = read(path, Window)
-        instance, start = _instance(args.problem, window, plan, settings)
+        try:
+            instance, start = _instance(args.problem, window, plan, settings)
+        except RpoptError as error:
+            raise type(error)(f"{path}: {error}") from error
         tasks.append(Task(name=path.stem, instance=instance, start=start, **common))
     return tasks
 
@@ -120,6 +125,7 @@ def _instance(
     if problem == "rows":
         if plan is None:
             return problems.packing, None
+        recheck(plan.rows, problems.packing)
         cell_I = np.array(plan.rows.witness["cell_I"])
         return problems.packing, PackingSolution(cell_I=cell_I)
     if problem == "placement":

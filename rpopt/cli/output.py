@@ -7,6 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from rpopt.errors import InstanceError
+
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Print records as JSON, or as one aligned table with the keys as header."""
@@ -57,6 +59,16 @@ def progress(items: Sequence[Any], *, quiet: bool, what: str) -> tqdm:
     """Return a progress bar over items on stderr, off when it is not a terminal."""
     off = quiet or not sys.stderr.isatty()
     return tqdm(items, desc=what, disable=off, file=sys.stderr)
+
+
+def require_distinct(names: Sequence[str], what: str) -> None:
+    """Raise an `InstanceError` when outputs of one name would overwrite each other."""
+    for name in names:
+        if names.count(name) > 1:
+            raise InstanceError(
+                f"{names.count(name)} inputs are called {name!r} and would overwrite"
+                f" each other's {what}; rename them, or give them one at a time"
+            )
 
 
 def _is_number(cell: str) -> bool:

@@ -2,7 +2,6 @@
 
 import argparse
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan every window and print a summary row each."""
     settings = read_settings(args)
     stop = read_stop(args)
-    _check_names(args.windows)
+    output.require_distinct([path.stem for path in args.windows], "plans")
     starts = [read(args.start, Plan)] if args.start else []
     current = read(args.current, Plan).placement if args.current else None
     writable_folder(args.out_dir)
@@ -92,18 +91,6 @@ def run(args: argparse.Namespace) -> int:
         rows.append({"window": path.stem, **summary(window, found), "s": seconds_s})
     output.print_rows(rows, as_json=args.json)
     return 0
-
-
-def _check_names(windows: Sequence[Path]) -> None:
-    """Refuse windows whose plans would overwrite each other."""
-    first: dict[str, Path] = {}
-    for path in windows:
-        if path.stem in first:
-            raise InstanceError(
-                f"{first[path.stem]} and {path} would both be planned into"
-                f" {path.stem}.plan.json; rename one, or use another --out-dir"
-            )
-        first[path.stem] = path
 
 
 def summary(window: Window, plan: Plan) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.command import Run, refused
 
-COMMANDS = ("window", "plan", "compare", "verify", "show")
+COMMANDS = ("window", "plan", "compare", "certify", "verify", "show")
 
 
 def test_help_names_every_command(run: Run) -> None:
@@ -33,6 +33,8 @@ def test_every_command_has_help(run: Run, command: str) -> None:
         ("window",),
         ("show",),
         ("verify", "w.npz"),
+        ("certify", "rows", "w.npz"),
+        ("certify", "cells", "w.npz", "--time-limit=1"),
         ("plan", "w.npz", "--seed=0"),
         ("plan", "w.npz", "--out-dir=out"),
         ("plan", "w.npz", "--out-dir=out", "--seed=x"),

@@ -146,9 +146,9 @@ def test_two_windows_of_one_name_are_refused_before_the_work(
     (tmp_path / "deep").mkdir()
     twin = save(tmp_path / "deep" / "w.npz", medium_case(1).window)
     answer = plan(run, window_file, twin)
-    refused(answer, str(window_file), str(twin), "w.plan.json", "rename one")
+    refused(answer, "2 inputs are called 'w'", "each other's plans", "rename them")
     nothing(tmp_path)
-    refused(plan(run, window_file, window_file), "w.plan.json")
+    refused(plan(run, window_file, window_file), "'w'")
 
 
 def test_an_error_in_one_of_several_windows_names_its_file(
@@ -175,6 +175,8 @@ def test_an_error_in_one_of_several_windows_names_its_file(
         (("--tp=3", "--dp=6"), ("etp x ep = 1 x 2", "do not divide")),
         (("--dp=3",), ("dp = 3 is not a multiple of the 2 ranks",)),
         (("--dp=0",), ("dp = 0",)),
+        (("--dp=100000000000000000000",), ("exceeds 1048576",)),
+        (("--dp=1048576", "--dummies", "--row-multiple=1048576"), ("allocate",)),
         (("--omega=1.5",), ("omega = 1.5 lies outside [0, 1]",)),
         (("--omega=-1/2",), ("omega = -1/2",)),
         (("--c1=nan",), ("c1 = 'nan' is not a finite number",)),

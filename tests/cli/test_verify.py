@@ -31,9 +31,11 @@ def test_what_does_not_hold(run: Run, window_file: Path, plan_file: Path) -> Non
 def test_missing_bounds_do_not_hold(
     run: Run, window_file: Path, plan_file: Path
 ) -> None:
-    write_json(plan_file, replace(read(plan_file, Plan), layout_bounds=()))
-    assert run("verify", window_file, plan_file).code == 1
-    assert run("show", plan_file, "--window", window_file).code == 0
+    plan = read(plan_file, Plan)
+    for name in ("layout_bounds", "placement_bounds"):
+        write_json(plan_file, replace(plan, **{name: ()}))
+        assert run("verify", window_file, plan_file).code == 1
+        assert run("show", plan_file, "--window", window_file).code == 0
 
 
 def test_another_window(run: Run, tmp_path: Path, plan_file: Path) -> None:
@@ -61,4 +63,5 @@ def test_damaged_plans(run: Run, window_file: Path, plan_file: Path) -> None:
 def test_the_files_the_wrong_way_round(
     run: Run, window_file: Path, plan_file: Path
 ) -> None:
-    refused(run("verify", plan_file, window_file), "holds a Plan; a Window is needed")
+    answer = run("verify", plan_file, window_file)
+    refused(answer, "a Window cannot be checked against a Plan", "give a window")

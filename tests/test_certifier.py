@@ -1,0 +1,424 @@
+"""The certifier against brute force: no false claim, and closed means the optimum.
+
+HiGHS runs in a child process per model, so the default fuzz is short; the slow one
+takes its time.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rpopt.layout.certificates
+import rpopt.packing.rows
+import rpopt.placement.certificates
+from rpopt import certifier
+from rpopt.certificate import Certificate
+from rpopt.certifier import certify
+from rpopt.errors import CertificateError, InfeasibleError, InstanceError, SolverError
+from rpopt.highs import Termination, process
+from rpopt.io import read
+from rpopt.io.files import write_json
+from rpopt.layout.instance import LayoutInstance
+from rpopt.packing.instance import PackingInstance, PackingSolution
+from rpopt.placement.instance import PlacementInstance
+from rpopt.plans import Layout, Placement
+from rpopt.records import canonical_json, plain, record_from_plain
+from tests.layout.cases import instance as layout_instance
+from tests.layout.cases import random_instance as random_layout
+from tests.oracle.layout import feasible_layouts, optimal_ticks
+from tests.oracle.packing import min_cells
+from tests.oracle.placement import optimal_peaks
+from tests.packing.examples import make, tiny
+from tests.placement.cases import TINY
+from tests.placement.cases import instance as placement_instance
+
+LIMIT_S = 20.0
+RECHECK: dict[str, Callable[[Certificate, Any], int]] = {
+    "rows": rpopt.packing.rows.recheck,
+    "placement": rpopt.placement.certificates.recheck,
+    "layout": rpopt.layout.certificates.recheck,
+}
+
+
+def enclose(
+    found: Sequence[Certificate], instance: Any, optima: Sequence[int]
+) -> Sequence[Certificate]:
+    """Assert that every claim is true and can be checked again."""
+    for certificate, optimum in zip(found, optima, strict=True):
+        assert certificate.lower <= optimum <= certificate.upper
+        assert RECHECK[certificate.problem](certificate, instance) <= certificate.lower
+        assert not certificate.closed or certificate.upper == optimum
+    return found
+
+
+def tiny_rows(seed: int) -> tuple[PackingInstance, list[int]]:
+    """Any tiny instance, or one of two or three items to a cell: often harder."""
+    instance = tiny(seed)
+    if seed % 2:
+        rng = np.random.default_rng(seed)
+        weights = rng.integers(20, 60, rng.integers(9, 14)).tolist()
+        instance = make(weights, 100, num_ranks=int(rng.integers(1, 3)))
+    return instance, [instance.rows_for(min_cells(instance))]
+
+
+def tiny_placement(seed: int) -> tuple[PlacementInstance, list[int]]:
+    rng = np.random.default_rng(seed)
+    per_rank, ranks = TINY[rng.integers(len(TINY))]
+    top = int(rng.choice([3, 60, 10**9]))
+    load_LE = rng.integers(0, top + 1, (rng.integers(1, 4), per_rank * ranks))
+    instance = placement_instance(load_LE, ranks)
+    return instance, optimal_peaks(instance).tolist()
+
+
+def tiny_layout(seed: int) -> tuple[LayoutInstance, list[int]]:
+    """A layout that exists; the first of a few draws where one does."""
+    rng = np.random.default_rng(seed)
+    while True:
+        shapes = [(1, [0, 1]), (1, [0, 0]), (2, [0, 1]), (2, [0]), (1, [1, 0])]
+        rows, shard_D = shapes[rng.integers(len(shapes))]
+        items = int(rng.integers(rows * len(shard_D), 6))
+        loose = random_layout(rng, items, rows, shard_D)
+        low = int(loose.weight_I.max())
+        instance = replace(
+            loose,
+            token_cap=int(rng.integers(low, loose.token_cap + 1)),
+            coupling=str(rng.choice(["step", "row"])),
+            max_samples_per_cell=[None, 2, 3][rng.integers(3)],
+        )
+        optimum = optimal_ticks(instance)
+        if optimum is not None:
+            return instance, [optimum]
+
+
+DRAWS: dict[str, Callable[[int], tuple[Any, list[int]]]] = {
+    "rows": tiny_rows,
+    "placement": tiny_placement,
+    "layout": tiny_layout,
+}
+
+
+def fuzz(problem: str, seeds: range, *, solver_every: int) -> int:
+    """Certify many draws, some of them without a solver; return how many closed."""
+    closed = 0
+    for seed in seeds:
+        instance, optima = DRAWS[problem](seed)
+        limit_s = LIMIT_S if seed % solver_every == 0 else 0.0
+        try:
+            found = certify(instance, time_limit_s=limit_s)
+        except InfeasibleError:  # no heuristic found a layout under a tight cap
+            assert problem == "layout"
+            continue
+        enclose(found, instance, optima)
+        closed += all(c.closed for c in found)
+    return closed
+
+
+@pytest.mark.parametrize(
+    ("problem", "count", "solver_every"),
+    [("rows", 120, 5), ("placement", 60, 10), ("layout", 60, 15)],
+)
+def test_no_claim_is_false(problem: str, count: int, solver_every: int) -> None:
+    assert fuzz(problem, range(count), solver_every=solver_every)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("problem", "solver_every"), [("rows", 10), ("placement", 40), ("layout", 100)]
+)
+def test_no_claim_is_false_in_ten_thousand(problem: str, solver_every: int) -> None:
+    assert fuzz(problem, range(10_000), solver_every=solver_every)
+
+
+# ----------------------------------------------------------------------- special cases
+
+LARGE_CAP = 10_000_000
+ROWS: dict[str, tuple[PackingInstance, int]] = {
+    "one item": (make([7], 10), 1),
+    "all equal": (make([3] * 7, 10), 3),
+    "all equal, none fit together": (make([6] * 5, 10), 5),
+    "a cap of one": (make([1] * 6, 1, num_ranks=4), 2),
+    "the same sizes twice": (make([5, 5, 4, 4, 3, 3, 3, 3], 10), 3),
+    "a cap of ten million": (
+        make([LARGE_CAP - 1, 1, 2, LARGE_CAP // 2, LARGE_CAP // 2 + 1, 9], LARGE_CAP),
+        3,
+    ),
+    "thirds of ten million": (make([LARGE_CAP // 3 + 1] * 6, LARGE_CAP), 3),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_special_packings_are_closed(name: str) -> None:
+    instance, rows = ROWS[name]
+    (found,) = enclose(certify(instance, time_limit_s=LIMIT_S), instance, [rows])
+    assert found.closed
+
+
+@pytest.mark.parametrize(("dp", "row_multiple"), [(8, 1), (32, 1), (4, 2)])
+def test_rows_in_multiples_follow_from_the_cells(dp: int, row_multiple: int) -> None:
+    weights = np.random.default_rng(dp).integers(1, 1001, 120).tolist()
+    cells = certify(make(weights, 1000), time_limit_s=LIMIT_S)[0]
+    instance = make(weights, 1000, num_ranks=dp, row_multiple=row_multiple)
+    (found,) = certify(instance, time_limit_s=LIMIT_S)
+    assert found.upper % row_multiple == 0
+    assert instance.rows_for(cells.lower) <= found.upper
+    assert found.lower <= instance.rows_for(cells.upper)
+    assert found.closed
+
+
+@pytest.mark.parametrize(
+    ("load_LE", "ranks", "peak"),
+    [([[5]], 1, 5), ([[4] * 8], 4, 8), ([[0] * 4], 2, 0), ([[10**7, 1, 1, 1]], 2, 0)],
+)
+def test_special_placements_are_closed(load_LE: Any, ranks: int, peak: int) -> None:
+    instance = placement_instance(load_LE, ranks)
+    optimum = peak or int(optimal_peaks(instance)[0])
+    (found,) = enclose(certify(instance, time_limit_s=0), instance, [optimum])
+    assert found.closed
+
+
+def test_a_layout_of_one_item_is_closed() -> None:
+    one = layout_instance(
+        weight_I=[4],
+        num_samples_I=[1],
+        attention_ticks_IC=[[16]],
+        load_ILP=[[[4, 0]]],
+        num_rows=1,
+        shard_of_rank_D=[0],
+    )
+    (found,) = enclose(certify(one, time_limit_s=0), one, [36])
+    assert found.closed
+
+
+@pytest.mark.parametrize("problem", DRAWS)
+def test_without_time_cheap_bounds_and_a_witness_are_left(problem: str) -> None:
+    instance, optima = DRAWS[problem](3)
+    found = enclose(certify(instance, time_limit_s=0), instance, optima)
+    assert all(b.kind == "arithmetic" for c in found for b in c.bounds)
+
+
+@pytest.mark.parametrize("limit_s", [-1.0, float("nan")])
+def test_a_time_limit_that_is_none_is_refused(limit_s: float) -> None:
+    with pytest.raises(InstanceError, match="time limit"):
+        certify(make([1], 1), time_limit_s=limit_s)
+
+
+def test_progress_narrows() -> None:
+    instance, _ = tiny_layout(3)
+    seen: list[tuple[int, int]] = []
+    (found,) = certify(instance, progress=lambda low, high: seen.append((low, high)))
+    assert seen[-1] == (found.lower, found.upper)
+    for (low, high), (next_low, next_high) in zip(seen, seen[1:], strict=False):
+        assert low <= next_low <= next_high <= high
+
+
+# ------------------------------------------------------------------------------ starts
+
+PACKING = make([5, 5, 4, 4, 3, 3, 3, 3], 10)
+PLACEMENT = placement_instance([[9, 7, 6, 5, 4, 2], [1, 2, 3, 4, 5, 6]], 2)
+LAYOUT = layout_instance()
+
+
+def best_layout() -> Layout:
+    cost = certifier.evaluate_layout
+    layouts = feasible_layouts(LAYOUT)
+    return min(layouts, key=lambda layout: cost(LAYOUT, layout).j_ticks)
+
+
+def test_a_good_start_is_kept() -> None:
+    packing = PackingSolution(cell_I=[0, 0, 1, 2, 1, 1, 2, 2])
+    assert certify(PACKING, start=packing, time_limit_s=0)[0].upper == 3
+    best = best_layout()
+    (found,) = certify(LAYOUT, start=best, time_limit_s=0)
+    assert found.upper == certifier.evaluate_layout(LAYOUT, best).j_ticks
+    placement = Placement(slot_LE=[[0, 3, 4, 5, 1, 2]] * 2, num_ep_ranks=2)
+    peak_L = certifier.evaluate_placement(PLACEMENT, placement).peak_L
+    found = certify(PLACEMENT, start=placement, time_limit_s=0)
+    assert all(c.upper <= peak for c, peak in zip(found, peak_L, strict=True))
+
+
+BAD_STARTS: dict[str, tuple[Any, Any, str]] = {
+    "an overfull cell": (PACKING, PackingSolution(cell_I=[0] * 8), "token cap"),
+    "an empty cell": (
+        PACKING,
+        PackingSolution(cell_I=[0, 1, 2, 3, 4, 5, 7, 7]),
+        "empty cell",
+    ),
+    "too few items": (PACKING, PackingSolution(cell_I=[0, 0, 1]), "every item once"),
+    "no items": (PACKING, PackingSolution(cell_I=[]), "every item once"),
+    "other experts": (PLACEMENT, Placement.identity(2, 4, 2), "every expert once"),
+    "fewer layers": (PLACEMENT, Placement.identity(1, 6, 2), "every expert once"),
+    "other EP ranks": (PLACEMENT, Placement.identity(2, 6, 3), "EP ranks"),
+    "an empty cell of a layout": (
+        LAYOUT,
+        Layout(row_I=[0] * 6, rank_I=[0] * 6, num_rows=2),
+        "token cap",
+    ),
+    "other rows": (
+        LAYOUT,
+        Layout(row_I=[0] * 6, rank_I=[0] * 6, num_rows=1),
+        "row count",
+    ),
+    "other items": (
+        LAYOUT,
+        Layout(row_I=[0, 1], rank_I=[0, 1], num_rows=2),
+        "every item once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STARTS)
+def test_an_infeasible_start_is_refused_by_name(name: str) -> None:
+    instance, start, constraint = BAD_STARTS[name]
+    with pytest.raises(InfeasibleError, match=constraint):
+        certify(instance, start=start)
+
+
+def test_a_start_of_another_kind_is_refused() -> None:
+    starts = {
+        PACKING: PackingSolution(cell_I=[0, 0, 1, 2, 1, 1, 2, 2]),
+        PLACEMENT: Placement.identity(2, 6, 2),
+        LAYOUT: best_layout(),
+    }
+    for instance in starts:
+        for home, start in starts.items():
+            if home is not instance:
+                with pytest.raises(InstanceError, match="starts from a"):
+                    certify(instance, start=start)
+
+
+def test_only_the_three_problems_are_certified() -> None:
+    with pytest.raises(InstanceError, match="no problem to certify"):
+        certify(PackingSolution(cell_I=[0]))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- a solver that fails
+
+OPEN_ROWS = make([26, 40, 55, 28, 58, 52, 58, 29, 40, 24, 43, 33], 100)
+
+
+def open_layout() -> tuple[LayoutInstance, int]:
+    rng = np.random.default_rng(8)
+    instance = random_layout(rng, 5, 2, [0, 1])
+    optimum = optimal_ticks(instance)
+    assert optimum is not None
+    return instance, optimum
+
+
+def test_when_highs_dies_the_best_known_is_returned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "child.py"
+    script.write_text("raise SystemExit(3)\n")
+    monkeypatch.setattr(process, "CHILD_SCRIPT", script)
+    monkeypatch.setattr(certifier, "SEARCH_EFFORT", 1)
+    layout, ticks = open_layout()
+    placement, peaks = tiny_placement(4)
+    for instance, optima in (
+        (OPEN_ROWS, [min_cells(OPEN_ROWS)]),
+        (placement, peaks),
+        (layout, [ticks]),
+    ):
+        found = enclose(certify(instance, time_limit_s=5), instance, optima)
+        assert all(b.kind == "arithmetic" for c in found for b in c.bounds)
+        failures = [c.termination for c in found if not c.closed]
+        assert failures
+        assert all("fail" in termination for termination in failures)
+
+
+def test_a_solver_error_is_told_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise SolverError("HiGHS contradicts itself\nlong log")
+
+    monkeypatch.setattr(certifier, "solve", fail)
+    monkeypatch.setattr(certifier, "level_bound", fail)
+    instance, optimum = open_layout()
+    (found,) = enclose(certify(instance), instance, [optimum])
+    assert found.termination.endswith("HiGHS failed: HiGHS contradicts itself")
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_a_claim_that_a_solution_refutes_closes_nothing(
+    monkeypatch: pytest.MonkeyPatch, excess: int
+) -> None:
+    true_solve = certifier.solve
+
+    def boast(*args: Any, **kwargs: Any) -> Any:
+        result = true_solve(*args, **kwargs)
+        assert result.objective is not None
+        return replace(result, bound=int(result.objective) + excess)
+
+    monkeypatch.setattr(certifier, "solve", boast)
+    instance, optimum = open_layout()
+    (found,) = certify(instance)
+    assert found.upper == optimum
+    assert found.closed == (excess == 0)
+
+
+def test_a_failed_run_is_not_called_a_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true_solve = certifier.solve
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        result = true_solve(*args, **kwargs)
+        return replace(result, termination=Termination.FAILED, x=None, bound=None)
+
+    monkeypatch.setattr(certifier, "solve", fail)
+    instance, optimum = open_layout()
+    (found,) = enclose(certify(instance), instance, [optimum])
+    assert found.termination == "makespan MILP: failed"
+
+
+# ---------------------------------------------------------------------------- tampering
+
+
+@pytest.fixture(scope="module")
+def written() -> list[tuple[Any, Certificate]]:
+    """Closed and open certificates of every problem, each with arithmetic bounds."""
+    instances: list[Any] = [OPEN_ROWS, PLACEMENT, LAYOUT, open_layout()[0]]
+    return [(i, certify(i, time_limit_s=LIMIT_S)[0]) for i in instances]
+
+
+def digits_changed(text: str) -> list[str]:
+    return [
+        text[:k] + str((int(digit) + 1) % 10) + text[k + 1 :]
+        for k, digit in enumerate(text)
+        if digit.isdigit()
+    ]
+
+
+def test_no_digit_of_a_file_can_be_changed(
+    written: list[tuple[Any, Certificate]], tmp_path: Path
+) -> None:
+    path = tmp_path / "certificate.json"
+    for _, certificate in written:
+        write_json(path, certificate)
+        assert read(path, Certificate) == certificate
+        for text in digits_changed(path.read_text()):
+            path.write_text(text)
+            with pytest.raises(ValueError, match=r"."):
+                read(path, Certificate)
+
+
+def test_a_changed_digit_proves_nothing_new_even_with_a_new_digest(
+    written: list[tuple[Any, Certificate]],
+) -> None:
+    """A forged digest does not help: what is still accepted is still true."""
+    for instance, certificate in written:
+        proven = RECHECK[certificate.problem](certificate, instance)
+        for text in digits_changed(canonical_json(plain(certificate))):
+            try:
+                forged = record_from_plain(Certificate, json.loads(text))
+                again = RECHECK[certificate.problem](forged, instance)
+            except (InstanceError, CertificateError, ValueError):
+                continue
+            assert forged.upper == certificate.upper
+            assert again <= max(proven, certificate.lower)
