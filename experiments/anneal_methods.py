@@ -17,7 +17,6 @@ from unittest import mock
 import numpy as np
 
 from experiments.anneal_cases import Case, Generated, case
-from experiments.anneal_peers import cp_sat
 from experiments.runner import Outcome, Run
 from rpopt.anneal import AnnealResult, anneal
 from rpopt.checks import require_feasible
@@ -100,8 +99,11 @@ def _annealing(source: Source, run: Run, limit_s: float) -> Found:
     return _report(_anneal(case(source), run, limit_s))
 
 
-def _chain(source: Source, run: Run, limit_s: float) -> Found:
-    return _report(_anneal(case(source), run, limit_s, population=1))
+def _of_size(population: int) -> Method:
+    def method(source: Source, run: Run, limit_s: float) -> Found:
+        return _report(_anneal(case(source), run, limit_s, population=population))
+
+    return method
 
 
 def _restarts(source: Source, run: Run, limit_s: float) -> Found:
@@ -160,6 +162,8 @@ def _adapted(instance: LayoutInstance, layout: Layout) -> Layout:
 
 
 def _cp_sat(source: Source, run: Run, limit_s: float) -> Found:
+    from experiments.anneal_peers import cp_sat  # needs ortools, an extra
+
     known = case(source)
     hint = known.baselines[known.best_baseline]
     answer = cp_sat(
@@ -185,7 +189,8 @@ def _level_bound(source: Source, run: Run, limit_s: float) -> Found:
 METHODS: Mapping[str, Method] = {
     "baselines": _baselines,
     "annealing": _annealing,
-    "population 1": _chain,
+    "population 1": _of_size(1),
+    "population 4": _of_size(4),
     "restarts": _restarts,
     "warm, placement": _warm("placement"),
     "warm, samples": _warm("samples"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from experiments import anneal_tables, tables
+from experiments import anneal_figure, anneal_tables, tables
 from experiments.anneal_cases import Generated
 from experiments.anneal_methods import Source, solve
 from experiments.config import read_config
@@ -112,9 +112,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = args.out if study.table is None else tables.RESULTS
     prefix = "anneal" if study.table is None else study.table
     names = {source.name for source in study.generated}
-    for name, rows in anneal_tables.all_tables(list(records.values()), names).items():
+    found = anneal_tables.Records(list(records.values()))
+    for name, rows in anneal_tables.all_tables(found, names).items():
         if rows:
             tables.write_csv(folder / f"{prefix}_{name}.csv", rows)
+    windows = [name for name in found.best if name not in names]
+    anneal_figure.draw(found, windows, folder / f"{prefix}_gaps.png")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from rpopt.exact.layout_levels import level_bound
 from rpopt.exact.solve import solve_packing
 from rpopt.highs import SolverResult, compile_pyomo, load_pyomo, solve, start_of
 from rpopt.layout import bounds as layout_bounds
+from rpopt.layout import enumeration
 from rpopt.layout.baselines import baselines
 from rpopt.layout.certificates import layout_certificate
 from rpopt.layout.evaluate import evaluate as evaluate_layout
@@ -42,7 +43,7 @@ _EXACT_SHARE = 0.75
 _MILP = "makespan MILP"
 SEARCH_EFFORT = 5_000
 MOST_BINARIES = 6_000
-"""Layout MILPs with more binaries than this are not worth building."""
+"""MILPs with more binaries than this are not worth building."""
 
 
 def certify(
@@ -100,8 +101,8 @@ def certify_packing(
     """Certify the number of rows; each refuted multiple raises the next target."""
     if start is not None:
         require_feasible(check_packing(instance, start), "the start")
-    left_s = max(0.0, deadline_s - time.monotonic())
-    known = certify_rows(instance, deadline_s=deadline_s - _EXACT_SHARE * left_s)
+    hurry_s = deadline_s - _EXACT_SHARE * _left_s(deadline_s)
+    known = certify_rows(instance, deadline_s=hurry_s)
     progress(known.lower, known.upper)
     best = PackingSolution(cell_I=np.array(known.witness["cell_I"]))
     if start is not None and start.num_cells < best.num_cells:
@@ -113,7 +114,7 @@ def certify_packing(
             instance,
             start=best,
             target_cells=known.lower * instance.num_ranks,
-            time_limit_s=max(0.0, deadline_s - time.monotonic()),
+            time_limit_s=_left_s(deadline_s),
             seed=seed,
         )
         best, bounds = found.solution, [*bounds, *_new(bounds, found.bounds)]
@@ -142,17 +143,21 @@ def certify_placements(
     bound_L = np.array([bound.value for bound in peak_bounds(instance)])
     peak_L = evaluate_placement(instance, placement).peak_L
     progress(int(bound_L.sum()), int(peak_L.sum()))
-    if np.any(peak_L > bound_L) and time.monotonic() < deadline_s:
-        harder = place(instance, seed=seed, effort=SEARCH_EFFORT)
-        placement = _better_layers(instance, placement, harder)
+    small = instance.load_LE.shape[1] * instance.num_ep_ranks <= MOST_BINARIES
+    search_until_s = deadline_s - (_left_s(deadline_s) / 2 if small else 0.0)
+    for layer in np.flatnonzero(peak_L > bound_L).tolist():
+        if time.monotonic() < search_until_s:
+            placement = _searched(instance, placement, layer, seed)
     certificates = list(certify_placement(instance, placement))
-    still_open = [c.witness["layer"] for c in certificates if not c.closed]
+    still_open = [c.witness["layer"] for c in certificates if small and not c.closed]
     for count, layer in enumerate(still_open):
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
+        left_s = _left_s(deadline_s)
+        if left_s == 0:
             break
         share_s = left_s / (len(still_open) - count)
-        certificates[layer] = _solve_layer(instance, certificates[layer], share_s)
+        certificates[layer] = _solve_layer(
+            instance, certificates[layer], time.monotonic() + share_s
+        )
         lower = sum(c.lower for c in certificates)
         progress(lower, sum(c.upper for c in certificates))
     return tuple(certificates)
@@ -165,7 +170,7 @@ def certify_layout(
     seed: int,
     progress: Progress,
 ) -> tuple[Certificate, ...]:
-    """Certify J: exact bounds, level bounds, and a MILP where it is small enough."""
+    """Certify J: exact bounds, level bounds, enumeration of few items, or a MILP."""
     layouts = [] if start is None else [start]
     if start is None:
         packed = certify_rows(_packing_of(instance), deadline_s=deadline_s)
@@ -176,13 +181,16 @@ def certify_layout(
     known = layout_certificate(instance, best, bounds, termination="exact bounds")
     progress(known.lower, known.upper)
     small = instance.num_items * instance.num_cells <= MOST_BINARIES
-    left_s = deadline_s - time.monotonic()
+    left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
         known = _level_bounds(instance, known, best, left_s / 4 if small else left_s)
         progress(known.lower, known.upper)
-    left_s = deadline_s - time.monotonic()
-    if small and not known.closed and left_s > 0:
-        known = _solve_layout(instance, known, best, left_s)
+    left_s = _left_s(deadline_s)
+    if not known.closed and left_s > 0:
+        known, best = _enumerated(instance, known, best, left_s)
+        progress(known.lower, known.upper)
+    if small and not known.closed and _left_s(deadline_s) > 0:
+        known = _solve_layout(instance, known, best, deadline_s)
         progress(known.lower, known.upper)
     return (known,)
 
@@ -198,6 +206,20 @@ def _level_bounds(
     return layout_certificate(instance, best, bounds, termination="level bounds")
 
 
+def _enumerated(
+    instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
+) -> tuple[Certificate, Layout]:
+    """Add what the enumeration of a few items finds, where there is time for it."""
+    steps = min(enumeration.MOST_STEPS, int(time_limit_s * enumeration.STEPS_PER_S))
+    found = enumeration.enumeration(instance, best, most_steps=steps)
+    if found is None:
+        return known, best
+    best, bound = found
+    bounds = _standing([*known.bounds, bound], bound.value)
+    known = layout_certificate(instance, best, bounds, termination=bound.name)
+    return known, best
+
+
 _METHODS: tuple[tuple[type[Any], type[Any], Any], ...] = (
     (PackingInstance, PackingSolution, certify_packing),
     (PlacementInstance, Placement, certify_placements),
@@ -206,15 +228,14 @@ _METHODS: tuple[tuple[type[Any], type[Any], Any], ...] = (
 
 
 def _solve_layer(
-    instance: PlacementInstance, known: Certificate, time_limit_s: float
+    instance: PlacementInstance, known: Certificate, deadline_s: float
 ) -> Certificate:
     """Add the claim of HiGHS, and its placement if it is better, to one layer."""
     layer = known.witness["layer"]
     model = placement_makespan.build(instance, layer=layer)
     try:
-        result = solve(
-            compile_pyomo(model, integral_objective=True), time_limit_s=time_limit_s
-        )
+        arrays = compile_pyomo(model, integral_objective=True)
+        result = solve(arrays, time_limit_s=_left_s(deadline_s))
     except SolverError as error:
         return _failed(known, error)
     if result.x is not None and int(result.objective or 0) < known.upper:
@@ -230,17 +251,15 @@ def _solve_layer(
 
 
 def _solve_layout(
-    instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
+    instance: LayoutInstance, known: Certificate, best: Layout, deadline_s: float
 ) -> Certificate:
     """Add the claim of HiGHS, and its layout if it is better."""
     model = layout_makespan.build(instance)
     layout_makespan.set_start(instance, model, best)
     try:
-        result = solve(
-            compile_pyomo(model, integral_objective=True),
-            time_limit_s=time_limit_s,
-            start=start_of(model),
-        )
+        arrays = compile_pyomo(model, integral_objective=True)
+        start = start_of(model)
+        result = solve(arrays, time_limit_s=_left_s(deadline_s), start=start)
     except SolverError as error:
         return _failed(known, error)
     if result.x is not None:
@@ -292,6 +311,17 @@ def _failed(known: Certificate, error: SolverError) -> Certificate:
     return replace(known, termination=f"{known.termination}; HiGHS failed: {reason}")
 
 
+def _searched(
+    instance: PlacementInstance, placement: Placement, layer: int, seed: int
+) -> Placement:
+    """Return the placement with one layer searched harder."""
+    one = replace(instance, load_LE=instance.load_LE[layer : layer + 1])
+    slot_LE = placement.slot_LE.copy()
+    slot_LE[layer] = place(one, seed=seed, effort=SEARCH_EFFORT).slot_LE[0]
+    found = Placement(slot_LE=slot_LE, num_ep_ranks=instance.num_ep_ranks)
+    return _better_layers(instance, placement, found)
+
+
 def _better_layers(
     instance: PlacementInstance, first: Placement, second: Placement
 ) -> Placement:
@@ -321,3 +351,7 @@ def _cell_bounds(certificate: Certificate) -> list[Bound]:
 
 def _new(known: list[Bound], found: tuple[Bound, ...]) -> list[Bound]:
     return [bound for bound in found if bound not in known]
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(0.0, deadline_s - time.monotonic())

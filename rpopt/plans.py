@@ -222,7 +222,19 @@ class Plan(Record):
         """Return the sample ids of each row on one DP rank, in increasing order.
 
         An empty list is a cell that only a zero-weight dummy fills.
+
+        Raises
+        ------
+        InstanceError
+            When there is no such rank.
+        MismatchError
+            When the plan is for another window.
         """
+        if not 0 <= rank < self.topology.dp:
+            raise InstanceError(
+                f"there is no DP rank {rank}; the plan has ranks 0 to"
+                f" {self.topology.dp - 1}"
+            )
         row_N, rank_N = self.cell_of_sample(window)
         return [
             np.flatnonzero((row_N == row) & (rank_N == rank)).tolist()

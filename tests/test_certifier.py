@@ -5,7 +5,6 @@ takes its time.
 """
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rpopt.layout.certificates
-import rpopt.packing.rows
-import rpopt.placement.certificates
 from rpopt import certifier
 from rpopt.certificate import Certificate
 from rpopt.certifier import certify
@@ -23,83 +19,29 @@ from rpopt.errors import CertificateError, InfeasibleError, InstanceError, Solve
 from rpopt.highs import Termination, process
 from rpopt.io import read
 from rpopt.io.files import write_json
-from rpopt.layout.instance import LayoutInstance
+from rpopt.packing import bounds
 from rpopt.packing.instance import PackingInstance, PackingSolution
-from rpopt.placement.instance import PlacementInstance
+from rpopt.packing.knapsack import dual_weights
 from rpopt.plans import Layout, Placement
 from rpopt.records import canonical_json, plain, record_from_plain
+from tests.certifier_cases import (
+    DRAWS,
+    OPEN_ROWS,
+    RECHECK,
+    enclose,
+    open_layout,
+    tiny_layout,
+    tiny_placement,
+)
 from tests.layout.cases import instance as layout_instance
-from tests.layout.cases import random_instance as random_layout
-from tests.oracle.layout import feasible_layouts, optimal_ticks
+from tests.layout.cases import worked_example
+from tests.oracle.layout import feasible_layouts
 from tests.oracle.packing import min_cells
 from tests.oracle.placement import optimal_peaks
-from tests.packing.examples import make, tiny
-from tests.placement.cases import TINY
+from tests.packing.examples import make
 from tests.placement.cases import instance as placement_instance
 
 LIMIT_S = 20.0
-RECHECK: dict[str, Callable[[Certificate, Any], int]] = {
-    "rows": rpopt.packing.rows.recheck,
-    "placement": rpopt.placement.certificates.recheck,
-    "layout": rpopt.layout.certificates.recheck,
-}
-
-
-def enclose(
-    found: Sequence[Certificate], instance: Any, optima: Sequence[int]
-) -> Sequence[Certificate]:
-    """Assert that every claim is true and can be checked again."""
-    for certificate, optimum in zip(found, optima, strict=True):
-        assert certificate.lower <= optimum <= certificate.upper
-        assert RECHECK[certificate.problem](certificate, instance) <= certificate.lower
-        assert not certificate.closed or certificate.upper == optimum
-    return found
-
-
-def tiny_rows(seed: int) -> tuple[PackingInstance, list[int]]:
-    """Any tiny instance, or one of two or three items to a cell: often harder."""
-    instance = tiny(seed)
-    if seed % 2:
-        rng = np.random.default_rng(seed)
-        weights = rng.integers(20, 60, rng.integers(9, 14)).tolist()
-        instance = make(weights, 100, num_ranks=int(rng.integers(1, 3)))
-    return instance, [instance.rows_for(min_cells(instance))]
-
-
-def tiny_placement(seed: int) -> tuple[PlacementInstance, list[int]]:
-    rng = np.random.default_rng(seed)
-    per_rank, ranks = TINY[rng.integers(len(TINY))]
-    top = int(rng.choice([3, 60, 10**9]))
-    load_LE = rng.integers(0, top + 1, (rng.integers(1, 4), per_rank * ranks))
-    instance = placement_instance(load_LE, ranks)
-    return instance, optimal_peaks(instance).tolist()
-
-
-def tiny_layout(seed: int) -> tuple[LayoutInstance, list[int]]:
-    """A layout that exists; the first of a few draws where one does."""
-    rng = np.random.default_rng(seed)
-    while True:
-        shapes = [(1, [0, 1]), (1, [0, 0]), (2, [0, 1]), (2, [0]), (1, [1, 0])]
-        rows, shard_D = shapes[rng.integers(len(shapes))]
-        items = int(rng.integers(rows * len(shard_D), 6))
-        loose = random_layout(rng, items, rows, shard_D)
-        low = int(loose.weight_I.max())
-        instance = replace(
-            loose,
-            token_cap=int(rng.integers(low, loose.token_cap + 1)),
-            coupling=str(rng.choice(["step", "row"])),
-            max_samples_per_cell=[None, 2, 3][rng.integers(3)],
-        )
-        optimum = optimal_ticks(instance)
-        if optimum is not None:
-            return instance, [optimum]
-
-
-DRAWS: dict[str, Callable[[int], tuple[Any, list[int]]]] = {
-    "rows": tiny_rows,
-    "placement": tiny_placement,
-    "layout": tiny_layout,
-}
 
 
 def fuzz(problem: str, seeds: range, *, solver_every: int) -> int:
@@ -129,7 +71,7 @@ def test_no_claim_is_false(problem: str, count: int, solver_every: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    ("problem", "solver_every"), [("rows", 10), ("placement", 40), ("layout", 100)]
+    ("problem", "solver_every"), [("rows", 9), ("placement", 39), ("layout", 99)]
 )
 def test_no_claim_is_false_in_ten_thousand(problem: str, solver_every: int) -> None:
     assert fuzz(problem, range(10_000), solver_every=solver_every)
@@ -299,16 +241,6 @@ def test_only_the_three_problems_are_certified() -> None:
 
 # ---------------------------------------------------------------- a solver that fails
 
-OPEN_ROWS = make([26, 40, 55, 28, 58, 52, 58, 29, 40, 24, 43, 33], 100)
-
-
-def open_layout() -> tuple[LayoutInstance, int]:
-    rng = np.random.default_rng(8)
-    instance = random_layout(rng, 5, 2, [0, 1])
-    optimum = optimal_ticks(instance)
-    assert optimum is not None
-    return instance, optimum
-
 
 def test_when_highs_dies_the_best_known_is_returned(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -317,6 +249,7 @@ def test_when_highs_dies_the_best_known_is_returned(
     script.write_text("raise SystemExit(3)\n")
     monkeypatch.setattr(process, "CHILD_SCRIPT", script)
     monkeypatch.setattr(certifier, "SEARCH_EFFORT", 1)
+    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
     layout, ticks = open_layout()
     placement, peaks = tiny_placement(4)
     for instance, optima in (
@@ -338,6 +271,7 @@ def test_a_solver_error_is_told_and_nothing_is_lost(
         raise SolverError("HiGHS contradicts itself\nlong log")
 
     monkeypatch.setattr(certifier, "solve", fail)
+    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
     monkeypatch.setattr(certifier, "level_bound", fail)
     instance, optimum = open_layout()
     (found,) = enclose(certify(instance), instance, [optimum])
@@ -356,6 +290,7 @@ def test_a_claim_that_a_solution_refutes_closes_nothing(
         return replace(result, bound=int(result.objective) + excess)
 
     monkeypatch.setattr(certifier, "solve", boast)
+    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
     instance, optimum = open_layout()
     (found,) = certify(instance)
     assert found.upper == optimum
@@ -372,6 +307,7 @@ def test_a_failed_run_is_not_called_a_time_limit(
         return replace(result, termination=Termination.FAILED, x=None, bound=None)
 
     monkeypatch.setattr(certifier, "solve", fail)
+    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
     instance, optimum = open_layout()
     (found,) = enclose(certify(instance), instance, [optimum])
     assert found.termination == "makespan MILP: failed"
@@ -422,3 +358,22 @@ def test_a_changed_digit_proves_nothing_new_even_with_a_new_digest(
                 continue
             assert forged.upper == certificate.upper
             assert again <= max(proven, certificate.lower)
+
+
+# ------------------------------------------------------------- docs/certificates.md
+
+
+def test_the_worked_examples_of_the_page() -> None:
+    l2 = bounds.l2(make([6, 6, 6, 6, 2], 10))
+    assert (l2.value, l2.evidence["chain"]) == (4, [["mt", 5]])
+    fours = make([4] * 5, 10)
+    assert (bounds.l1(fours).value, bounds.l2(fours).value) == (2, 2)
+    dual = dual_weights(fours, np.ones(5, dtype=np.int64))
+    assert (dual.value, dual.evidence["max_cell_value"]) == (3, 2)
+    case = worked_example((0, 2, 1, 3))
+    instance = case.instance
+    (found,) = certify(instance, start=case.layout, time_limit_s=0)
+    j = {b.name: b.value / instance.unit_ticks for b in found.bounds}
+    assert j["volume"] == pytest.approx(13 / 12)
+    assert j["largest item"] == pytest.approx(4 / 3)
+    assert found.closed

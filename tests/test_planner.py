@@ -1,6 +1,10 @@
 """The planner: place, pack, lay out; every plan holds and is reproducible."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +65,26 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert first == second
     assert first.seed == 5
     assert plan(case, seed=6).seed == 6
+
+
+@pytest.mark.slow
+def test_other_processes_find_the_same_plan() -> None:
+    script = (
+        "from tests.test_planner import medium_case, plan;"
+        "print(plan(medium_case(), seed=5).digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."},
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for hash_seed in ("1", "2")
+    }
+    assert digests == {plan(medium_case(), seed=5).digest}
 
 
 def test_never_worse_than_any_baseline_or_start() -> None:

@@ -129,6 +129,13 @@ def test_dummies_leave_a_cell_empty() -> None:
     assert sum(cell == [] for rows in batches for cell in rows) == 8
 
 
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_other_ranks_are_refused(rank: int) -> None:
+    case = medium_case()
+    with pytest.raises(InstanceError, match=f"no DP rank {rank}; .* 0 to 3"):
+        make_plan(case).micro_batches(case.window, rank=rank)
+
+
 def test_another_window_is_refused() -> None:
     case = medium_case()
     plan = make_plan(case)

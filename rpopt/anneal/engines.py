@@ -18,7 +18,7 @@ _SMALLEST, _LARGEST = 4, 64
 _SWEEPS_PER_REPLICA = 1000
 _MOVES_PER_S = 2.0e6  # of one thread, roughly; only the population depends on it
 _TORCH_POPULATION = 256
-_SWEEPS_POPULATION = 16
+_SWEEPS_POPULATION = 8
 
 
 def choose_engine(name: str, device: str) -> str:
@@ -77,7 +77,7 @@ def choose_population(tables: Tables, limits: Limits, name: str, threads: int) -
     if name == "torch":
         return _TORCH_POPULATION
     sweeps = limits.seconds_s * threads * _MOVES_PER_S / tables.num_items
-    size = _SMALLEST
+    size = max(_SMALLEST, threads)
     while size < _LARGEST and sweeps >= 2 * size * _SWEEPS_PER_REPLICA:
         size *= 2
     return size
@@ -87,16 +87,18 @@ def make_engine(
     name: str,
     geometry: Geometry,
     start_AI: IntArray,
-    population: int,
+    slots: range,
     seed: int,
     device: str,
     threads: int,
 ) -> Engine:
-    """Return a population whose replicas take the starts in turn."""
-    slots = np.arange(population)
-    keys = [counter.key(seed, STREAM, slot) for slot in range(population)]
+    """Return the replicas of some slots of a population; they take the starts in turn.
+
+    A replica's randomness and start depend on its slot in the whole population alone.
+    """
+    keys = [counter.key(seed, STREAM, slot) for slot in slots]
     key_B = np.array(keys, dtype=np.uint64)
-    start_B = slots % len(start_AI)
+    start_B = np.array(slots) % len(start_AI)
     if name == "compiled":
         from rpopt.anneal.compiled import CompiledEngine
 

@@ -6,7 +6,8 @@ energy is too high. Items of a cell form a linked list, so that whole cells can 
 priced and moved.
 
 Functions take plain arrays and make no views inside the loop: the compiler counts
-references to views, which would cost more than the arithmetic.
+references to views, which would cost more than the arithmetic. All compiled code is in
+this file, as the cache on disk looks for changes in one file only.
 
 Axis letters: as in `rpopt.anneal.tables`.
 """
@@ -18,7 +19,7 @@ from numba import njit
 
 from rpopt import counter
 from rpopt.anneal.fixed import NEGLOG_BITS
-from rpopt.anneal.moves import PATTERN, Kind
+from rpopt.anneal.moves import Kind
 from rpopt.records import Int64Array, IntArray
 
 _GOLDEN = np.uint64(counter.GOLDEN)
@@ -27,7 +28,6 @@ _1, _6, _26 = (np.uint64(n) for n in (1, 6, 26))
 _27, _30, _31, _32, _52 = (np.uint64(n) for n in (27, 30, 31, 32, 52))
 _LOW = np.uint64(2**32 - 1)
 _RELOCATE, _CELLS, _GROUPS = int(Kind.RELOCATE), int(Kind.CELLS), int(Kind.GROUPS)
-_PERIOD = len(PATTERN)
 
 
 class State(NamedTuple):
@@ -315,7 +315,7 @@ def run(
             high, low = word_1 >> _32, word_1 & _LOW
             surprise = np.int64(neglog_U[word_2 >> _52])
             limit = energy + ((surprise * temperature) >> NEGLOG_BITS)
-            kind = pattern[n % _PERIOD]
+            kind = pattern[n % pattern.size]
 
             if kind == _GROUPS:
                 if num_groups == 1:

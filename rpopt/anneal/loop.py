@@ -6,6 +6,7 @@ Axis letters: A starts, B replicas, I items.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -32,7 +33,7 @@ from rpopt.records import positive_int
 from rpopt.stop import StopCriterion
 
 EngineName = Literal["auto", "compiled", "torch"]
-_CULLING = (1, 20)  # target share of replicas that die in a resampling
+_CULLING = (1, 10)  # target share of replicas that die in a resampling
 _QUENCH_SHARE = 16  # one part in so many is kept for temperature 0
 
 
@@ -92,31 +93,35 @@ def anneal(
     for number, start in enumerate(starts):
         require_feasible(check(instance, start), f"start {number}")
     name = choose_engine(engine, device)
-    threads = len(os.sched_getaffinity(0)) if threads is None else threads
-    load_engine(
-        name, device, wide=needs_wide(instance)
-    )  # not on the clock: may compile
-    geometry, limits = Geometry(instance), Limits.of(stop)
+    cores = len(os.sched_getaffinity(0))
+    threads = cores if threads is None else positive_int(threads, name="threads")
+    load_engine(name, device, wide=needs_wide(instance))
+    stop.reset()  # only now: loading may have compiled the engine
+    began_s, geometry = time.monotonic(), Geometry(instance)
     if population is None:
+        limits = Limits.of(stop)
         population = choose_population(geometry.tables, limits, name, threads)
+    population = positive_int(population, name="population")
     start_ticks = [evaluate(instance, start).j_ticks for start in starts]
     order_A = sorted(range(len(starts)), key=start_ticks.__getitem__)
     start_AI = np.array([geometry.cells(starts[a]) for a in order_A])
     run = Run(
         stop=stop,
         moves_per_sweep=instance.num_items,
-        population=positive_int(population, name="population"),
+        population=population,
         bound_ticks=bound_ticks,
         best_ticks=start_ticks[order_A[0]],
         best_cell_I=start_AI[0],
+        began_s=began_s,
         progress=progress,
     )
     log = Log(run, statistics=statistics)
     span = temperatures(geometry.tables, start_AI[0], seed)
-    replicas = make_engine(name, geometry, start_AI, population, seed, device, threads)
+    slots = range(population)
+    replicas = make_engine(name, geometry, start_AI, slots, seed, device, threads)
     try:
         run.check()
-        if instance.num_cells == 1:
+        if instance.num_cells == 1 and not run.over:
             run.termination = "nothing to move"
         while not run.over and run.plan_round():
             _cool(replicas, run, log, span, seed)
@@ -148,7 +153,7 @@ def anneal(
 def _cool(replicas: Engine, run: Run, log: Log, span: Temperatures, seed: int) -> None:
     """Anneal from hot to cold, then descend."""
     temperature = span.hot
-    run.measure(replicas, temperature)
+    run.warm_up(replicas, temperature)
     reserve = run.left() // _QUENCH_SHARE
     moves = span.share(temperature, temperature, run.left() - reserve)
     while True:

@@ -11,7 +11,8 @@ from rpopt.stop import StopCriterion
 
 _PIECE_S = 0.025  # of a stage, between two looks at the clock ...
 _PIECE_SHARE = 50  # ... and one part in so many of the time limit
-_MEASURE_S = 0.002  # long enough to know the speed
+_WARM_UP_S = 0.002  # long enough to know the speed
+_MEMORY = 0.9  # of the measured speed, from piece to piece
 _OPEN_SWEEPS = 1000  # planned for where the stop criterion names no limit
 
 
@@ -68,6 +69,8 @@ class Run:
         A lower bound on J; meeting it ends the run.
     best_ticks, best_cell_I
         The lowest J so far, and its cells.
+    began_s
+        When the clock started, by `time.monotonic`.
     progress
         Called with every new history point.
     """
@@ -78,20 +81,19 @@ class Run:
     bound_ticks: int
     best_ticks: int
     best_cell_I: IntArray
+    began_s: float
     progress: Callable[[HistoryPoint], None] | None = None
     history: list[HistoryPoint] = field(default_factory=list)
     moves: int = 0
     termination: str = ""
     _limits: Limits = field(init=False)
-    _start_s: float = field(init=False)
-    _moves_per_s: float = field(default=0.0, init=False)
+    _measured: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _last_s: float = field(default=0.0, init=False)
     _open_until: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Start the clock."""
+        """Read the limits and note the start."""
         self._limits = Limits.of(self.stop)
-        self._start_s = time.monotonic()
-        self.stop.reset()
         self._record(self.best_ticks)
 
     @property
@@ -102,7 +104,7 @@ class Run:
     @property
     def seconds_s(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._start_s
+        return time.monotonic() - self.began_s
 
     @property
     def over(self) -> bool:
@@ -128,14 +130,6 @@ class Run:
             self._open_until = self.moves + more
         return self.moves == 0 or 8 * self.left() >= self.moves
 
-    def measure(self, engine: Engine, temperature: int) -> None:
-        """Run a few moves where the plan needs to know the engine's speed."""
-        moves = 1
-        while self._limits.seconds_s is not None and not self.over and moves:
-            began_s, self._moves_per_s = self.seconds_s, 0.0
-            self.spend(engine, temperature, moves)
-            moves = 4 * moves if self.seconds_s - began_s < _MEASURE_S else 0
-
     def check(self) -> None:
         """Ask whether the run ends here."""
         if self.best_ticks <= self.bound_ticks:
@@ -149,17 +143,38 @@ class Run:
         """Run moves at one temperature, unless the run ends before."""
         until = self.moves + moves
         while self.moves < until and not self.over:
-            piece, began_s = min(until - self.moves, self._piece()), time.monotonic()
+            piece = min(until - self.moves, self._piece())
             engine.run(temperature, self.moves, piece)
             self.moves += piece
-            speed = piece / max(1e-9, time.monotonic() - began_s)
-            known = self._moves_per_s
-            self._moves_per_s = speed if known == 0 else 0.8 * known + 0.2 * speed
+            self._measure(piece)
             slowest_B = engine.slowest()
             if slowest_B.min() < self.best_ticks:
                 self.best_cell_I = engine.cells(int(slowest_B.argmin()))
                 self._record(int(slowest_B.min()))
             self.check()
+
+    def warm_up(self, engine: Engine, temperature: int) -> None:
+        """Run a few moves where the plan needs to know the engine's speed."""
+        moves, self._measured = 1, (0.0, 0.0)
+        while self._limits.seconds_s is not None and not self.over and moves:
+            self._measured, self._last_s = (0.0, 0.0), self.seconds_s
+            self.spend(engine, temperature, moves)
+            moves = 4 * moves if self._measured[1] < _WARM_UP_S else 0
+
+    def _measure(self, moves: int) -> None:
+        """Average the speed over the last pieces, with what came between them."""
+        known_moves, known_s = self._measured
+        now_s = self.seconds_s
+        self._measured = (
+            moves + _MEMORY * known_moves,
+            now_s - self._last_s + _MEMORY * known_s,
+        )
+        self._last_s = now_s
+
+    @property
+    def _moves_per_s(self) -> float:
+        moves, seconds_s = self._measured
+        return moves / max(seconds_s, 1e-9)
 
     def _piece(self) -> int:
         if self._limits.seconds_s is None:

@@ -19,12 +19,9 @@ from rpopt.stop import FirstOf, MaxRuntime, MaxSweeps, StopCriterion
 
 _STREAM = 0x7363686564756C65
 _NUM_SAMPLES = 256
-_HOT_SHARE = (1, 2)  # of the median change of a swap
-_COLD_SHARE = (1, 32)  # of its twentieth part
+_COLD_DIVISOR = 32  # of the change that one sampled swap in twenty stays below
 _MAX_STEP = 12625  # log2(8 / 7): a stage never cools by more than an eighth
-_MIN_STEP = 512  # 1 / 128: and by half a percent at least
-_QUENCH_SHARE = 16  # one part of so many is kept for temperature 0
-_OPEN_SWEEPS = 1000  # planned first where the stop criterion names no limit
+_MIN_STEP = 2048  # 1 / 32: and by two percent at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +76,15 @@ class Temperatures:
 def temperatures(tables: Tables, cell_I: IntArray, seed: int) -> Temperatures:
     """Choose the range from what swaps do to the two groups they touch.
 
-    The median change sets the hot end: about every other swap is then accepted. A
-    small share of the smallest changes sets the cold end: hardly any is.
+    The median change is the hot end: about every other swap is then accepted. A
+    fraction of the smallest changes is the cold end: hardly any is.
     """
     changes = np.sort(_swap_changes(tables, cell_I, seed))
     changes = changes[changes > 0]
     if changes.size == 0:
         return Temperatures(hot=1, cold=1)
-    middle, small = int(changes[changes.size // 2]), int(changes[changes.size // 20])
-    hot = min(MAX_TEMPERATURE, max(1, middle * _HOT_SHARE[0] // _HOT_SHARE[1]))
-    cold = max(1, small * _COLD_SHARE[0] // _COLD_SHARE[1])
+    hot = min(MAX_TEMPERATURE, int(changes[changes.size // 2]))
+    cold = max(1, int(changes[changes.size // 20]) // _COLD_DIVISOR)
     return Temperatures(hot=hot, cold=min(hot, cold))
 
 

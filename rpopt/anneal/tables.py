@@ -23,7 +23,7 @@ from rpopt.plans import Layout
 from rpopt.records import Int64Array, IntArray
 
 _LANES = 8  # layers are padded to full vector registers
-_MEAN_SHARE_BITS = 5
+_MEAN_SHARE_BITS = 1
 _UNLIMITED = 2**62
 
 

@@ -45,5 +45,6 @@ def run(args: argparse.Namespace) -> int:
         }
         for entry in compare(window, plan, schedule)
     ]
+    output.log_notes(plan.topology)
     output.print_rows(rows, as_json=args.json)
     return 0

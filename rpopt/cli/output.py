@@ -1,6 +1,7 @@
 """What commands print: aligned tables or JSON on stdout, progress on stderr."""
 
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from rpopt.errors import InstanceError
+from rpopt.topology import Topology
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -59,6 +61,12 @@ def progress(items: Sequence[Any], *, quiet: bool, what: str) -> tqdm:
     """Return a progress bar over items on stderr, off when it is not a terminal."""
     off = quiet or not sys.stderr.isatty()
     return tqdm(items, desc=what, disable=off, file=sys.stderr)
+
+
+def log_notes(topology: Topology) -> None:
+    """Log what a reader of J must know."""
+    for note in topology.notes():
+        logging.getLogger(__name__).info("note: %s", note)
 
 
 def require_distinct(names: Sequence[str], what: str) -> None:

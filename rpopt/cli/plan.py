@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     starts = [read(args.start, Plan)] if args.start else []
     current = read(args.current, Plan).placement if args.current else None
     writable_folder(args.out_dir)
+    output.log_notes(settings[0])
     from rpopt.planner import plan  # loads the annealing engines
 
     rows = []

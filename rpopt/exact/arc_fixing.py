@@ -1,10 +1,11 @@
 """Packing as a flow, and which arcs no good packing can use.
 
-A cell is a path over token positions: an arc (type, position) puts an item there, in the
-order of the types. Whole values of the items bound what a path through an arc can be
-worth. If z cells hold all items, their values miss z times the best value of a cell by
-some slack in total, so no cell misses the best value by more: arcs whose best path does
-are removed. This is reduced-cost fixing in exact integers, for one or many dual bounds.
+A cell is a path over token positions: an arc (type, position) puts an item there, in
+the order of the types. Whole values of the items bound what a path through an arc can
+be worth. If z cells hold all items, their values miss z times the best value of a cell
+by some slack in total, so no cell misses the best value by more: arcs whose best path
+does are removed. This is reduced-cost fixing in exact integers, for one or many dual
+bounds.
 
 Sources: Valerio de Carvalho (1999) for the flow; de Lima, Iori and Miyazawa (2023),
 Exact solution of network flow models with strong relaxations, for the fixing.
@@ -51,8 +52,9 @@ class Network:
 
 
 def full_network(types: ItemTypes, num_cells: int) -> Network:
-    """Return the network with every arc."""
-    arc_KW = np.ones((types.num_types, types.capacity + 1), dtype=np.bool_)
+    """Return the network with every arc that ends within the capacity."""
+    end_KW = types.weight_K[:, None] + np.arange(types.capacity + 1)
+    arc_KW = end_KW <= types.capacity
     return Network(types=types, num_cells=num_cells, arc_KW=arc_KW)
 
 
@@ -90,7 +92,7 @@ def _forward(network: Network, value_K: Int64Array) -> Int64Array:
     done_W[0] = 0
     for k, weight in enumerate(types.weight_K):
         copies_W, best_W = done_W, done_W
-        for copy in range(_copies(types, k)):
+        for _ in range(_copies(types, k)):
             arrive_KW[k] = best_W
             moved_W = np.full_like(done_W, _NEVER)
             usable = network.arc_KW[k, :-weight] & (copies_W[:-weight] >= 0)
@@ -108,7 +110,7 @@ def _backward(network: Network, value_K: Int64Array) -> Int64Array:
     for k in range(types.num_types - 1, -1, -1):
         weight = types.weight_K[k]
         copies_W, best_W = rest_W, rest_W
-        for copy in range(_copies(types, k)):
+        for _ in range(_copies(types, k)):
             leave_KW[k] = best_W
             moved_W = np.full_like(rest_W, _NEVER)
             usable = network.arc_KW[k, :-weight] & (copies_W[weight:] >= 0)
@@ -153,26 +155,21 @@ def flow_model(network: Network) -> LinearModel:
     )
 
 
-def patterns_of(network: Network, flow_A: FloatArray) -> list[Int64Array]:
-    """Split a whole flow into paths; one pattern of shape (K,) per cell."""
-    types = network.types
+def cells_of(network: Network, flow_A: FloatArray) -> list[Int64Array]:
+    """Split a whole flow into paths: the types of the items in each cell."""
+    weight_K = network.types.weight_K
     kind_A, from_A = np.nonzero(network.arc_KW)
-    left: dict[int, list[list[int]]] = {}
+    left: dict[int, list[int]] = {}
     for kind, place, flow in zip(
         kind_A.tolist(), from_A.tolist(), np.rint(flow_A).astype(int), strict=True
     ):
-        if flow:
-            left.setdefault(place, []).append([kind, int(flow)])
-    patterns = []
+        left.setdefault(place, []).extend([kind] * int(flow))
+    cells = []
     while left.get(0):
-        pattern_K = np.zeros(types.num_types, dtype=np.int64)
+        cell: list[int] = []
         place = 0
         while left.get(place):
-            arc = left[place][-1]
-            pattern_K[arc[0]] += 1
-            arc[1] -= 1
-            if arc[1] == 0:
-                left[place].pop()
-            place += int(types.weight_K[arc[0]])
-        patterns.append(pattern_K)
-    return patterns
+            cell.append(left[place].pop())
+            place += int(weight_K[cell[-1]])
+        cells.append(np.array(cell, dtype=np.int64))
+    return cells

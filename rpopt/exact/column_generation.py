@@ -2,10 +2,10 @@
 
 Each iteration solves the master problem, scales its dual values to whole numbers and
 prices them with the exact knapsack. Whatever the values are, no cell is worth more than
-the knapsack's optimum, which gives a bound in integers at every iteration (Farley 1990);
-the solver's floating point never enters it. Values are smoothed towards the best ones
-known (Wentges 1997; Pessoa, Sadykov, Uchoa and Vanderbeck 2018) and several columns
-come out of one pricing.
+the knapsack's optimum, which gives a bound in integers at every iteration (Farley
+1990); the solver's floating point never enters it. Values are smoothed towards the best
+ones known (Wentges 1997; Pessoa, Sadykov, Uchoa and Vanderbeck 2018) and several
+columns come out of one pricing.
 
 Axis letters: K item types, Q patterns.
 """
@@ -193,6 +193,6 @@ def _price_out(
                 prices.bound = max(prices.bound, new, key=lambda b: b.ratio)
             prices.centre = max(prices.centre, new, key=lambda b: b.ratio)
             good_Q = pricing.pattern_QK @ point.value_K > 1 + _TOLERANCE
-            if good_Q.any() and master.pool.add(pricing.pattern_QK[good_Q]).size:
+            if good_Q.any() and master.pool.add(pricing.pattern_QK[good_Q]):
                 return True
     return False

@@ -1,11 +1,10 @@
 """Diving: packings from the linear relaxation, by fixing patterns and pricing again.
 
-Two dives share one state. `dive_by_value` is for hundreds of different weights: it uses
-the values of a master problem with few knots and fixes cells that are worth nearly as
-much as a cell can be. `dive_by_use` rounds a master problem with one row per item type.
+A master problem with one row per item type is solved, whole uses of patterns are fixed,
+or else the largest fraction, and what is left is solved again with new patterns.
 
-Sources: Sadykov, Vanderbeck, Pessoa, Tahiri and Uchoa (2019), Primal heuristics for
-branch and price; Belov and Scheithauer (2007) for sequential value correction.
+Source: Sadykov, Vanderbeck, Pessoa, Tahiri and Uchoa (2019), Primal heuristics for
+branch and price: the joys of diving.
 
 Axis letters: K item types, Q patterns.
 """
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rpopt.exact.column_generation import DualBound, Relaxation, generate, whole_values
+from rpopt.exact.column_generation import DualBound, Relaxation, generate
 from rpopt.exact.item_types import ItemTypes
 from rpopt.exact.knapsack import Knapsack
 from rpopt.exact.master import Master
@@ -36,7 +35,7 @@ class Dive:
     budget
         Cells that may be used in all.
     cells
-        The fixed patterns, shape (K,) each.
+        The types of the items in each fixed cell, with repetition.
     """
 
     residual_K: Int64Array
@@ -52,7 +51,8 @@ class Dive:
         """Use a pattern."""
         self.residual_K = self.residual_K - copies * pattern_K
         assert (self.residual_K >= 0).all()
-        self.cells.extend([pattern_K] * copies)
+        cell = np.repeat(np.arange(pattern_K.size), pattern_K)
+        self.cells.extend([cell] * copies)
 
 
 def relax(
@@ -75,87 +75,6 @@ def relax(
         first=first,
         converge=converge,
     )
-
-
-def dive_by_value(
-    master: Master,
-    knapsack: Knapsack,
-    dive: Dive,
-    *,
-    until_items: int,
-    deadline_s: float,
-    rng: np.random.Generator,
-    share: float = 0.3,
-    first: DualBound | None = None,
-) -> bool:
-    """Fix valuable cells until few items are left; False when the budget is lost."""
-    while int(dive.residual_K.sum()) > until_items:
-        relaxation = relax(master, knapsack, dive, deadline_s, first, converge=True)
-        first = relaxation.bound
-        if relaxation.point is None or first.cells > dive.left:
-            return False
-        lp_cells = relaxation.point.objective - len(dive.cells)
-        loss = max(0.0, 1 - lp_cells / dive.left)
-        if VERB:
-            print(
-                "   round",
-                len(dive.cells),
-                dive.left,
-                dive.residual_K.sum(),
-                "lp",
-                lp_cells,
-                "b",
-                float(first.ratio),
-                "loss",
-                loss,
-            )
-        quota = max(1, math.ceil(share * dive.left))
-        fixed = _fix_variants(
-            master, knapsack, dive, relaxation.point, quota, loss, deadline_s
-        )
-        if not fixed:
-            return False
-    return True
-
-
-VERB = 0
-
-
-def _fix_variants(master, knapsack, dive, point, quota, loss, deadline_s):
-    whole_K = whole_values(knapsack, point.value_K)
-    best = knapsack.price(whole_K, demand_K=dive.residual_K, max_patterns=1)
-    floor = math.floor(best.best * (1 - loss))
-    use_Q = point.use_Q
-    per_cell = int(dive.residual_K.sum()) / max(1, dive.left)
-    unit = 1
-    if per_cell > 5:
-        unit = max(1, int(loss * knapsack.types.capacity / (2 * per_cell)))
-    fixed = 0
-    for q in np.argsort(-use_Q, kind="stable"):
-        copies = math.floor(use_Q[q] + 0.5)
-        if copies == 0 or fixed >= quota or time.monotonic() > deadline_s:
-            break
-        for _ in range(copies):
-            offered_K = _near(dive.residual_K, master.pool[int(q)], 6)
-            pricing = knapsack.price(whole_K, demand_K=offered_K, unit=unit)
-            if pricing.best < floor:
-                break
-            dive.fix(pricing.pattern_QK[-1])
-            fixed += 1
-    if fixed == 0:
-        dive.fix(best.pattern_QK[-1])
-        fixed = 1
-    return fixed
-
-
-def _near(residual_K, pattern_K, reach):
-    have = np.flatnonzero(residual_K)
-    offered_K = np.zeros_like(residual_K)
-    for k in np.flatnonzero(pattern_K):
-        at = np.searchsorted(have, k)
-        near = have[max(0, at - reach) : at + reach]
-        offered_K[near] = residual_K[near]
-    return offered_K
 
 
 def dive_by_use(
@@ -208,8 +127,8 @@ def finish_greedily(types: ItemTypes, dive: Dive, most: int = 400) -> bool:
     cells = types.first_fit(dive.residual_K, dive.left)
     if cells is None:
         return False
-    for pattern_K in cells:
-        dive.fix(pattern_K)
+    dive.cells.extend(cells)
+    dive.residual_K = np.zeros_like(dive.residual_K)
     return True
 
 

@@ -10,9 +10,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rpopt.certificate import Bound
-from rpopt.exact.arc_fixing import MAX_TABLE, fix_arcs, flow_model, full_network
-from rpopt.exact.arc_fixing import patterns_of as patterns_of_flow
+from rpopt.exact.arc_fixing import (
+    MAX_TABLE,
+    cells_of,
+    fix_arcs,
+    flow_model,
+    full_network,
+)
 from rpopt.exact.column_generation import DualBound
 from rpopt.exact.item_types import ItemTypes
 from rpopt.exact.pattern_cover import cover_model, enumerate_patterns
@@ -31,14 +38,14 @@ class Verdict:
     ----------
     num_cells
         The question.
-    patterns
-        A packing, one pattern per cell, if one was found.
+    cells
+        A packing, if one was found: the types of the items in each cell.
     answers
         What each model said: its size, status, nodes, seconds, version.
     """
 
     num_cells: int
-    patterns: list[Int64Array] | None = None
+    cells: list[Int64Array] | None = None
     answers: dict[str, dict[str, object]] = field(default_factory=dict)
 
     @property
@@ -47,8 +54,8 @@ class Verdict:
         return [k for k, v in self.answers.items() if v["status"] == "infeasible"]
 
     def bound(self) -> Bound | None:
-        """Return the solver's bound, if a model excludes a packing and none finds one."""
-        if self.patterns is not None or not self.infeasible_by:
+        """Return the solver's bound, if a model excludes a packing and none has one."""
+        if self.cells is not None or not self.infeasible_by:
             return None
         return Bound(
             name="arc_fixing",
@@ -79,8 +86,10 @@ def decide(
         When to stop, on the clock of `time.monotonic`.
     """
     verdict = Verdict(num_cells)
+    if types.num_types * (types.capacity + 1) > MAX_TABLE:
+        return verdict
     for ask in (_ask_cover, _ask_flow):
-        if verdict.patterns is None and time.monotonic() < deadline_s:
+        if verdict.cells is None and time.monotonic() < deadline_s:
             ask(types, bounds, verdict, deadline_s)
     return verdict
 
@@ -88,36 +97,47 @@ def decide(
 def _ask_flow(
     types: ItemTypes, bounds: Sequence[DualBound], verdict: Verdict, deadline_s: float
 ) -> None:
-    if types.num_types * (types.capacity + 1) > MAX_TABLE:
-        return
     network = fix_arcs(full_network(types, verdict.num_cells), bounds)
-    if not 0 < network.num_arcs <= _MAX_ARCS:
+    if network.num_arcs > _MAX_ARCS:
+        return
+    if not network.arc_KW.any(axis=1).all():
+        verdict.answers["flow"] = _nothing_left(network.num_arcs)
         return
     result = _ask(verdict, "flow", flow_model(network), deadline_s)
     if result.x is not None:
-        _accept(types, verdict, patterns_of_flow(network, result.x))
+        _accept(types, verdict, cells_of(network, result.x))
 
 
 def _ask_cover(
     types: ItemTypes, bounds: Sequence[DualBound], verdict: Verdict, deadline_s: float
 ) -> None:
-    if types.num_types * (types.capacity + 1) > MAX_TABLE:
-        return
     pattern_QK = enumerate_patterns(types, bounds, verdict.num_cells, _MAX_PATTERNS)
-    if pattern_QK is None or not len(pattern_QK):
+    if pattern_QK is None:
+        return
+    if not pattern_QK.any(axis=0).all():
+        verdict.answers["cover"] = _nothing_left(len(pattern_QK))
         return
     model = cover_model(types, pattern_QK, verdict.num_cells)
     result = _ask(verdict, "cover", model, deadline_s)
     if result.x is not None:
         uses = result.x.round().astype(int).tolist()
-        cells = [p for p, n in zip(pattern_QK, uses, strict=True) for _ in range(n)]
+        cells = [
+            np.repeat(np.arange(types.num_types), pattern_K)
+            for pattern_K, use in zip(pattern_QK, uses, strict=True)
+            for _ in range(use)
+        ]
         _accept(types, verdict, cells)
+
+
+def _nothing_left(num_columns: int) -> dict[str, object]:
+    """Return the answer where fixing left nothing for some item: no solver asked."""
+    return {"columns": num_columns, "status": "infeasible", "note": "by fixing alone"}
 
 
 def _accept(types: ItemTypes, verdict: Verdict, cells: list[Int64Array]) -> None:
     """Take a packing over if its cells hold no more than they may."""
-    if len(cells) <= verdict.num_cells and all(types.is_pattern(p) for p in cells):
-        verdict.patterns = cells
+    if len(cells) <= verdict.num_cells and all(types.is_cell(cell) for cell in cells):
+        verdict.cells = cells
 
 
 def _ask(

@@ -101,64 +101,64 @@ class ItemTypes:
         )
         return part, kept
 
-    def is_pattern(self, pattern_K: Int64Array) -> bool:
-        """Whether a cell may hold these items."""
-        samples = int(pattern_K @ self.limited_samples_K)
-        return bool(
-            int(pattern_K @ self.weight_K) <= self.capacity
-            and samples <= self.sample_limit
-            and (pattern_K >= 0).all()
-        )
+    def is_cell(self, cell: Int64Array) -> bool:
+        """Whether items of these types fit into one cell."""
+        samples = int(self.limited_samples_K[cell].sum())
+        load = int(self.weight_K[cell].sum())
+        return load <= self.capacity and samples <= self.sample_limit
 
-    def solution(self, patterns: Iterable[Int64Array]) -> PackingSolution:
-        """Return the packing whose cells hold these patterns; they cover every item.
+    def solution(self, cells: Iterable[Int64Array]) -> PackingSolution:
+        """Return the packing with these cells; together they cover every item.
 
         Parameters
         ----------
-        patterns
-            One array of shape (K,) per cell; what they hold beyond the demand is left
-            out, and so are cells that end up empty.
+        cells
+            The types of the items in each cell, with repetition. What they hold beyond
+            the demand is left out, and so are cells that end up empty.
         """
-        items_of_K = np.split(
-            np.argsort(self.type_I, kind="stable"), np.cumsum(self.demand_K)[:-1]
-        )
-        next_K = np.zeros(self.num_types, dtype=np.int64)
-        cell_I = np.full(self.type_I.size, -1)
+        ends_K = np.cumsum(self.demand_K)
+        next_K = (ends_K - self.demand_K).tolist()
+        end_K = ends_K.tolist()
+        item_of_place = np.argsort(self.type_I, kind="stable")
+        cell_of_place = np.full(self.type_I.size, -1)
         used = 0
-        for pattern_K in patterns:
+        for cell in cells:
             placed = False
-            for k in np.flatnonzero(pattern_K):
-                begin = next_K[k]
-                end = min(begin + int(pattern_K[k]), int(self.demand_K[k]))
-                cell_I[items_of_K[k][begin:end]] = used
-                placed |= bool(end > begin)
-                next_K[k] = end
+            for k in cell.tolist():
+                if next_K[k] < end_K[k]:
+                    cell_of_place[next_K[k]] = used
+                    next_K[k] += 1
+                    placed = True
             used += placed
-        assert (next_K == self.demand_K).all(), "the patterns do not cover every item"
+        assert next_K == end_K, "the cells do not cover every item"
+        cell_I = np.empty_like(cell_of_place)
+        cell_I[item_of_place] = cell_of_place
         return PackingSolution(cell_I=cell_I)
+
+    def cells(self, solution: PackingSolution) -> list[Int64Array]:
+        """Return the types of the items in each cell of a packing, increasing."""
+        order = np.lexsort((self.type_I, solution.cell_I))
+        starts = np.cumsum(np.bincount(solution.cell_I))[:-1]
+        return np.split(self.type_I[order], starts)
 
     def first_fit(self, demand_K: Int64Array, cells: int) -> list[Int64Array] | None:
         """Pack a demand by first fit decreasing; None when it needs more cells."""
+        if cells <= 0:
+            return None if demand_K.any() else []
         room = np.full(cells, self.capacity)
         places = np.full(cells, self.sample_limit)
-        pattern_QK = np.zeros((cells, self.num_types), dtype=np.int64)
-        for k in np.flatnonzero(demand_K):
-            weight, samples = self.weight_K[k], self.limited_samples_K[k]
-            for _ in range(demand_K[k]):
-                fits = (room >= weight) & (places >= samples)
-                cell = int(fits.argmax())
-                if not fits[cell]:
-                    return None
-                room[cell] -= weight
-                places[cell] -= samples
-                pattern_QK[cell, k] += 1
-        return [p for p in pattern_QK if p.any()]
-
-    def patterns(self, solution: PackingSolution) -> Int64Array:
-        """Return the pattern of every cell of a packing, shape (Q, K)."""
-        pattern_QK = np.zeros((solution.num_cells, self.num_types), dtype=np.int64)
-        np.add.at(pattern_QK, (solution.cell_I, self.type_I), 1)
-        return pattern_QK
+        packed: list[list[int]] = [[] for _ in range(cells)]
+        for k in np.repeat(np.arange(self.num_types), demand_K).tolist():
+            fits = room >= self.weight_K[k]
+            if self.sample_limit:
+                fits &= places >= self.samples_K[k]
+            cell = int(fits.argmax())
+            if not fits[cell]:
+                return None
+            room[cell] -= self.weight_K[k]
+            places[cell] -= self.limited_samples_K[k]
+            packed[cell].append(k)
+        return [np.array(cell, dtype=np.int64) for cell in packed if cell]
 
 
 def _binding_limit(instance: PackingInstance) -> int:

@@ -185,13 +185,12 @@ def _shape(types: ItemTypes, num_knots: int) -> Any:
 
 def _exchanges(num_rows: int, *, none: bool) -> Any:
     """Return columns +1 at a knot and -1 at the next heavier one, sparse (M - 1, M)."""
-    from scipy.sparse import csr_array, diags_array
+    from scipy.sparse import csr_array, eye_array
 
     if none or num_rows < 2:
         return csr_array((0, num_rows))
-    ones = np.ones(num_rows - 1)
     shape = (num_rows - 1, num_rows)
-    return diags_array([ones, -ones], offsets=[0, 1], shape=shape).tocsr()
+    return (eye_array(*shape, k=0) - eye_array(*shape, k=1)).tocsr()
 
 
 def _stack(patterns: Any, exchanges: Any) -> tuple[Any, FloatArray]:

@@ -3,6 +3,7 @@
 Axis letters: K item types, Q patterns.
 """
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -26,15 +27,15 @@ class Packer:
     ----------
     types
         The item types.
-    pattern_QK
-        Patterns that can cover the demand, shape (Q, K).
+    cells
+        A packing: the types of the items in each cell.
     """
 
-    def __init__(self, types: ItemTypes, pattern_QK: Int64Array) -> None:
+    def __init__(self, types: ItemTypes, cells: Iterable[Int64Array]) -> None:
         self.types = types
         self.knapsack = Knapsack(types)
         self.pool = PatternPool(types.num_types)
-        self.pool.add(pattern_QK)
+        self.pool.add_cells(cells)
         self.master = Master(types, self.pool, types.num_types)
         self.relaxation: Relaxation | None = None
         self.num_dives = 0
@@ -104,7 +105,7 @@ def pack_part(
     rng: np.random.Generator,
     dives: int = 3,
 ) -> list[Int64Array] | None:
-    """Return patterns that pack a part of the demand into a budget, or None."""
+    """Return cells that hold a part of the demand, within a budget, or None."""
     if not demand_K.any():
         return []
     part, kept = types.part(demand_K)
@@ -112,14 +113,10 @@ def pack_part(
     if cells is None:
         start = part.first_fit(part.demand_K, int(part.demand_K.sum()))
         assert start is not None
-        with Packer(part, np.array(start)) as packer:
+        with Packer(part, start) as packer:
             if packer.bound(budget + 1, deadline_s).cells <= budget:
                 for _ in range(dives):
                     cells = packer.dive(budget, deadline_s, rng)
                     if cells is not None:
                         break
-    if cells is None:
-        return None
-    wide_QK = np.zeros((len(cells), types.num_types), dtype=np.int64)
-    wide_QK[:, kept] = cells
-    return list(wide_QK)
+    return None if cells is None else [kept[cell] for cell in cells]

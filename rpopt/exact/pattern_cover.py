@@ -46,7 +46,8 @@ def enumerate_patterns(
             return None
         if k == types.num_types:
             pattern_K = np.array(counts, dtype=np.int64)
-            if (value_BK @ pattern_K >= floors).all() and types.is_pattern(pattern_K):
+            cell = np.repeat(np.arange(types.num_types), pattern_K)
+            if (value_BK @ pattern_K >= floors).all() and types.is_cell(cell):
                 found.append(pattern_K)
                 if len(found) > limit:
                     return None

@@ -3,6 +3,7 @@
 Axis letters: K item types, Q patterns, M rows of a master problem.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,24 +25,11 @@ class PatternPool:
         self._place: dict[bytes, int] = {}
         self._types: list[Int64Array] = []
         self._counts: list[Int64Array] = []
+        self._flat: tuple[Int64Array, Int64Array, Int64Array] | None = None
 
     def __len__(self) -> int:
-        """Number of patterns."""
+        """Return the number of patterns."""
         return len(self._types)
-
-    def add(self, pattern_QK: Int64Array) -> Int64Array:
-        """Add patterns, shape (Q, K); return the numbers of the new ones."""
-        before = len(self)
-        row_Z, type_Z = np.nonzero(pattern_QK)
-        count_Z = pattern_QK[row_Z, type_Z]
-        cuts = np.searchsorted(row_Z, np.arange(1, len(pattern_QK)))
-        pairs = zip(np.split(type_Z, cuts), np.split(count_Z, cuts), strict=True)
-        for types, counts in pairs:
-            key = types.tobytes() + counts.tobytes()
-            if types.size and self._place.setdefault(key, len(self)) == len(self):
-                self._types.append(types)
-                self._counts.append(counts)
-        return np.arange(before, len(self))
 
     def __getitem__(self, number: int) -> Int64Array:
         """Return one pattern, shape (K,)."""
@@ -49,23 +37,45 @@ class PatternPool:
         pattern_K[self._types[number]] = self._counts[number]
         return pattern_K
 
+    def add(self, pattern_QK: Int64Array) -> int:
+        """Add patterns, shape (Q, K); return how many of them are new."""
+        return sum(
+            self._add(types, pattern_K[types])
+            for pattern_K in pattern_QK
+            if (types := np.flatnonzero(pattern_K)).size
+        )
+
+    def add_cells(self, cells: Iterable[Int64Array]) -> int:
+        """Add the patterns of cells; return how many of them are new."""
+        return sum(self._add(*np.unique(cell, return_counts=True)) for cell in cells)
+
+    def _add(self, types: Int64Array, counts: Int64Array) -> bool:
+        key = types.tobytes() + counts.tobytes()
+        if key in self._place:
+            return False
+        self._place[key] = len(self)
+        self._types.append(types)
+        self._counts.append(counts)
+        self._flat = None
+        return True
+
     def matrix(self, first: int = 0) -> Any:
         """Return the patterns from number `first` on as a sparse matrix, (Q, K)."""
         from scipy.sparse import csr_array
 
         types, counts = self._types[first:], self._counts[first:]
-        indptr = np.concatenate(([0], np.cumsum([t.size for t in types], dtype=int)))
         if not types:
             return csr_array((0, self.num_types), dtype=np.int64)
-        shape = (len(types), self.num_types)
-        data = (np.concatenate(counts), np.concatenate(types), indptr)
-        return csr_array(data, shape=shape)
+        starts = np.concatenate(([0], np.cumsum([t.size for t in types])))
+        data = (np.concatenate(counts), np.concatenate(types), starts)
+        return csr_array(data, shape=(len(types), self.num_types))
 
     def fits(self, residual_K: Int64Array) -> BoolArray:
         """Return which patterns a residual demand still has the items for, (Q,)."""
-        sizes = [t.size for t in self._types]
-        if not sizes:
-            return np.zeros(0, dtype=np.bool_)
-        lacking = np.concatenate(self._counts) > residual_K[np.concatenate(self._types)]
-        starts = np.cumsum([0, *sizes[:-1]])
+        if self._flat is None:
+            sizes = [0, *(t.size for t in self._types[:-1])]
+            flat = np.concatenate(self._types), np.concatenate(self._counts)
+            self._flat = *flat, np.cumsum(sizes)
+        types, counts, starts = self._flat
+        lacking = counts > residual_K[types]
         return ~np.logical_or.reduceat(lacking, starts)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rpopt.certificate import Bound
 from rpopt.errors import CertificateError, InstanceError
-from rpopt.layout import level_bound
+from rpopt.layout import enumeration, level_bound
 from rpopt.layout.instance import LayoutInstance
 from rpopt.records import Int64Array, int_array, positive_int
 
@@ -100,6 +100,7 @@ RECHECKS: dict[str, Callable[[LayoutInstance, Bound], int]] = {
     "volume": recheck_volume,
     "largest item": recheck_largest_item,
     **dict.fromkeys(level_bound.NAMES, level_bound.recheck),
+    enumeration.NAME: enumeration.recheck,
 }
 """How each arithmetic bound is recomputed."""
 

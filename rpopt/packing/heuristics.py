@@ -4,8 +4,11 @@ Every heuristic keeps the capacity and the samples per cell. Axis letters: I ite
 """
 
 import heapq
+import math
+import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -142,18 +145,27 @@ def pack(instance: PackingInstance, *, lower: int | None = None) -> PackingSolut
 
 
 def improve(
-    instance: PackingInstance, solution: PackingSolution, *, lower: int
+    instance: PackingInstance,
+    solution: PackingSolution,
+    *,
+    lower: int,
+    deadline_s: float = math.inf,
 ) -> PackingSolution:
-    """Return a packing of at most as many cells, found with dearer heuristics."""
+    """Return a packing of at most as many cells, found with dearer heuristics.
+
+    From the deadline on (`time.monotonic`) they hurry.
+    """
     goal = instance.rows_for(lower) * instance.num_ranks
     methods: list[Callable[[PackingInstance], PackingSolution]]
-    methods = [first_fit_decreasing, subset_sum_fill]
+    methods = [first_fit_decreasing, partial(subset_sum_fill, deadline_s=deadline_s)]
     if instance.max_samples_per_cell is not None:
         methods.insert(0, longest_processing_time)
     for method in methods:
         if solution.num_cells <= goal:
             return solution
         solution = min(solution, method(instance), key=lambda s: s.num_cells)
+    if time.monotonic() > deadline_s:
+        return solution
     return empty_last_cells(instance, solution, goal=goal)
 
 

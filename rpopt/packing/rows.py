@@ -5,6 +5,7 @@ the cells closes the certificate as soon as it crosses the last multiple. With b
 equal to 1, rows are cells: plain bin packing.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,10 +19,13 @@ from rpopt.packing.heuristics import best_fit_decreasing, improve
 from rpopt.packing.instance import PackingInstance, PackingSolution, check, evaluate
 
 
-def certify_rows(instance: PackingInstance) -> Certificate:
+def certify_rows(
+    instance: PackingInstance, *, deadline_s: float = math.inf
+) -> Certificate:
     """Return the certificate that bounds and heuristics without a solver give.
 
-    Both go from cheap to dear and stop as soon as the numbers of rows meet.
+    Both go from cheap to dear and stop as soon as the numbers of rows meet. From the
+    deadline on (`time.monotonic`) the heuristics hurry.
     """
     solution = best_fit_decreasing(instance)
     upper = evaluate(instance, solution).num_rows
@@ -32,7 +36,7 @@ def certify_rows(instance: PackingInstance) -> Certificate:
             break
     else:
         lower = max(bound.value for bound in tried)
-        solution = improve(instance, solution, lower=lower)
+        solution = improve(instance, solution, lower=lower, deadline_s=deadline_s)
     return rows_certificate(instance, solution, tried)
 
 

@@ -5,6 +5,7 @@ an "or". Weights are divided by their greatest common divisor first.
 """
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rpopt.packing.cells import Cells, from_cells, to_cells
 from rpopt.packing.instance import PackingInstance, PackingSolution
 
 MAX_BITS = 2**22
+_HURRIED_CANDIDATES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,10 @@ def best_subset(
 
 
 def subset_sum_fill(
-    instance: PackingInstance, *, max_candidates: int = 128
+    instance: PackingInstance,
+    *,
+    max_candidates: int = 128,
+    deadline_s: float = math.inf,
 ) -> PackingSolution:
     """Fill one cell after the other: the heaviest item left, then a best subset.
 
@@ -129,6 +134,8 @@ def subset_sum_fill(
     ----------
     max_candidates
         Items that a subset is chosen from; if more fit, evenly spaced ones by weight.
+    deadline_s
+        From when on the candidates are few, on the clock of `time.monotonic`.
 
     Notes
     -----
@@ -139,6 +146,8 @@ def subset_sum_fill(
     rest = _by_weight(filler, range(instance.num_items))
     cells: Cells = []
     while rest:
+        if time.monotonic() > deadline_s:
+            max_candidates = min(max_candidates, _HURRIED_CANDIDATES)
         first = rest.pop(0)
         room = filler.capacity - filler.weight[first]
         start = bisect_left(rest, -room, key=lambda i: -filler.weight[i])

@@ -4,14 +4,15 @@ import numpy as np
 
 from rpopt.layout.instance import LayoutInstance
 from rpopt.plans import Layout
+from rpopt.topology import Coupling
 
-COUPLINGS = ("step", "row")
+COUPLINGS: tuple[Coupling, ...] = ("step", "row")
 
 
 def random_instance(
     seed: int,
     *,
-    coupling: str = "step",
+    coupling: Coupling = "step",
     num_items: int | None = None,
     num_rows: int | None = None,
     num_shards: int | None = None,

@@ -112,6 +112,19 @@ def test_lengths_only_from_end_to_end(run: Run, tmp_path: Path) -> None:
     assert "lengths only" in run("show", made, "--window", path).out
 
 
+def test_a_lower_estimate_is_called_one(
+    run: Run, tmp_path: Path, window_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    assert plan(run, window_file, "--tp=2", "--cp=2").code == 0
+    assert "J is a lower estimate" in caplog.text
+    caplog.clear()
+    made = tmp_path / "out" / "w.plan.json"
+    assert run("compare", window_file, made).code == 0
+    assert "J is a lower estimate" in caplog.text
+    assert "lower estimate" in run("show", made, "--window", window_file).out
+
+
 def test_a_start_is_never_made_worse(
     run: Run, tmp_path: Path, window_file: Path
 ) -> None:

@@ -9,10 +9,17 @@ import pytest
 from formulations import joint_linearised, joint_quadratic, layout_makespan
 from formulations.layout_cells import MODEL_UNIT_BITS
 from rpopt.errors import InstanceError
-from rpopt.highs import compile_pyomo, load_pyomo, solve
+from rpopt.highs import (
+    StartStatus,
+    Termination,
+    compile_pyomo,
+    load_pyomo,
+    solve,
+    start_of,
+)
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance, check
-from rpopt.plans import Placement
+from rpopt.plans import Layout, Placement
 from tests.formulations import oracle
 from tests.formulations.solving import is_infeasible, optimum
 
@@ -72,6 +79,77 @@ def test_large_ticks_are_shifted_down_and_stay_a_bound() -> None:
     found = evaluate(instance, layout).j_ticks
     assert proved <= best <= found
     assert found - proved < 1e-5 * instance.unit_ticks
+
+
+# ---------------------------------------------------------------------------- starts
+
+
+@pytest.mark.parametrize("coupling", ["step", "row"])
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2, 1), (2, 1, 2), (1, 1, 3)])
+def test_any_feasible_layout_is_a_start_in_canonical_numbers(
+    coupling: str, shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oracle, "SHAPES", [shape])
+    rng = np.random.default_rng(11)
+    tried = 0
+    for _ in range(4):
+        instance = oracle.random_layout(rng, coupling=coupling)
+        layouts_AI = oracle.feasible_layouts(instance)
+        model = layout_makespan.build(instance)
+        for cell_I in rng.permutation(layouts_AI)[:5]:
+            start = layout_of(instance, cell_I)
+            layout_makespan.set_start(instance, model, start)
+            for name, constraint in cell_constraints(model):
+                assert constraint.slack() >= 0, name
+            back = layout_makespan.solution(instance, model)
+            assert evaluate(instance, back).j_ticks == evaluate(instance, start).j_ticks
+            tried += 1
+    assert tried > 5
+
+
+def layout_of(instance: LayoutInstance, cell_I: np.ndarray) -> Layout:
+    row_I, rank_I = np.divmod(cell_I, instance.num_ranks)
+    return Layout(row_I=row_I, rank_I=rank_I, num_rows=instance.num_rows)
+
+
+def cell_constraints(model: Any) -> list[tuple[str, Any]]:
+    """Constraints (1) to (7), which speak about x alone."""
+    found = model.component_data_objects(layout_makespan.pyo.Constraint, active=True)
+    named = [(constraint.name, constraint) for constraint in found]
+    return [(name, c) for name, c in named if name[2] in "1234567" and name[3] == "_"]
+
+
+def six_samples() -> LayoutInstance:
+    """2 shards of 2 ranks, 2 layers on 2 EP ranks, no cap that binds."""
+    rng = np.random.default_rng(1)
+    weight_I = rng.integers(1, 100, 6)
+    load_ILP = rng.multinomial(4 * weight_I[:, None].repeat(2, 1), [0.5, 0.5])
+    return LayoutInstance(
+        weight_I=weight_I,
+        num_samples_I=np.ones(6, dtype=np.int64),
+        attention_ticks_IC=weight_I[:, None] ** 2,
+        load_ILP=load_ILP,
+        layer_weight_ticks_L=[100, 100],
+        offset_ticks=0,
+        unit_ticks=1,
+        num_rows=1,
+        token_cap=int(weight_I.sum()),
+        shard_of_rank_D=[0, 0, 1, 1],
+    )
+
+
+@pytest.mark.parametrize("cells", [[0, 1, 2, 3, 0, 1], [0, 2, 1, 3, 1, 0]])
+def test_a_start_does_not_change_the_optimum(cells: list[int]) -> None:
+    """HiGHS 1.16 with presolve takes such starts for cheaper than they are."""
+    instance = six_samples()
+    model = layout_makespan.build(instance)
+    layout_makespan.set_start(instance, model, layout_of(instance, np.array(cells)))
+    compiled = compile_pyomo(model, integral_objective=True)
+    result = solve(compiled, time_limit_s=60, start=start_of(model))
+    assert result.start_status is StartStatus.ACCEPTED
+    assert result.termination is Termination.OPTIMAL
+    assert result.bound == oracle.smallest_j(instance)
+    assert result.objective == pytest.approx(result.bound)
 
 
 # ------------------------------------------------------------------- placement as well

@@ -99,6 +99,7 @@ def test_a_child_that_hangs_without_a_word_keeps_the_start(fake: Fake) -> None:
         'answer(run="kError", status="kNotset")',
         'answer(run="kError", status="kSolveError")',
         'answer(status="kUnknown")',
+        "answer(x=GOOD)",  # claims 3 cells; the point has 4
         'say("error", "RuntimeError: HiGHS answered kError to passModel")',
         "os.kill(os.getpid(), signal.SIGSEGV)",
     ],

@@ -1,0 +1,164 @@
+"""The two ways to close a gap that heuristics and simple bounds leave.
+
+`solve_full` has a row of the master problem for each item type: up to some hundred
+types, however tight. `solve_by_knots` is for thousands of different weights.
+
+Axis letters: K item types, Q cells.
+"""
+
+import numpy as np
+
+from rpopt.exact.column_generation import DualBound, generate
+from rpopt.exact.gap_of_one import decide
+from rpopt.exact.item_types import ItemTypes
+from rpopt.exact.knapsack import Knapsack
+from rpopt.exact.master import Master
+from rpopt.exact.packer import Packer, pack_part
+from rpopt.exact.patterns import PatternPool
+from rpopt.exact.search import Search
+from rpopt.exact.value_dive import ValueDive
+
+_DIVES_BEFORE_PROOF = 6
+_KNOTS = (12, 48, 192, 768)
+_FIRST_DIVE = 48  # knots
+_TAIL_ITEMS, _LARGEST_TAIL = 220, 500
+_REPAIRS_PER_LEVEL = 6
+
+
+def solve_full(search: Search, types: ItemTypes) -> None:
+    """Column generation, dives, and the proof that a gap of one cannot be closed."""
+    assert search.best is not None
+    with Packer(types, types.cells(search.best)) as packer:
+        search.prove_dual(types, packer.bound(search.upper, search.deadline_s))
+        tried: set[int] = set()
+        while not search.done:
+            for _ in range(_DIVES_BEFORE_PROOF):
+                cells = packer.dive(search.goal, search.deadline_s, search.rng)
+                if cells is not None:
+                    search.accept("dive", types.solution(cells))
+                if search.done:
+                    break
+            if not search.done and search.goal not in tried:
+                tried.add(search.goal)
+                _decide_gap(search, types, packer)
+        search.statistics.update(
+            dives=packer.num_dives,
+            pricings=packer.knapsack.num_runs,
+            pricing_s=packer.knapsack.seconds_s,
+            lp_solves=packer.master.num_solves,
+            lp_s=packer.master.seconds_s,
+            patterns=len(packer.pool),
+        )
+
+
+def _decide_gap(search: Search, types: ItemTypes, packer: Packer) -> None:
+    """Find a packing that meets the bound, or show that there is none."""
+    bound = packer.bound(search.upper, search.deadline_s, converge=True)
+    search.prove_dual(types, bound)
+    if search.done or search.goal > search.lower:
+        return
+    assert packer.relaxation is not None
+    history = packer.relaxation.history[::-1]
+    duals = [b for b in history if b.ratio > bound.ratio - 1][:8]
+    verdict = decide(types, search.goal, duals, search.deadline_s)
+    search.statistics["gap_of_one"] = verdict.answers
+    if verdict.cells is not None:
+        search.accept("gap of one", types.solution(verdict.cells))
+    claimed = verdict.bound()
+    if claimed is not None:
+        search.prove(claimed)
+
+
+def solve_by_knots(search: Search, types: ItemTypes) -> None:
+    """Bounds from master problems with more and more knots; dives by their values."""
+    assert search.best is not None
+    knapsack, pool = Knapsack(types), PatternPool(types.num_types)
+    pool.add_cells(types.cells(search.best))
+    bound: DualBound | None = None
+    masters: list[Master] = []
+    try:
+        for knots in _KNOTS:
+            masters.append(Master(types, pool, knots))
+            bound = _bound_by_knots(search, types, knapsack, masters[-1], bound)
+            if search.done:
+                return
+            if knots >= _FIRST_DIVE:
+                dive = ValueDive(
+                    master=masters[-1],
+                    knapsack=knapsack,
+                    deadline_s=search.deadline_s,
+                    few_items=_TAIL_ITEMS,
+                    most_items=_LARGEST_TAIL,
+                )
+                _dive_down(search, dive, bound)
+                for _ in range(_REPAIRS_PER_LEVEL):
+                    if not search.done:
+                        _repair(search, types, bound)
+        while not search.done and bound is not None:
+            _repair(search, types, bound)
+    finally:
+        for master in masters:
+            master.close()
+
+
+def _bound_by_knots(
+    search: Search,
+    types: ItemTypes,
+    knapsack: Knapsack,
+    master: Master,
+    first: DualBound | None,
+) -> DualBound:
+    relaxation = generate(
+        master,
+        knapsack,
+        types.demand_K,
+        num_fixed=0,
+        stop_at=search.upper,
+        deadline_s=search.deadline_s,
+        first=first,
+        converge=True,
+    )
+    search.prove_dual(types, relaxation.bound)
+    return relaxation.bound
+
+
+def _dive_down(search: Search, dive: ValueDive, bound: DualBound) -> None:
+    """Dive for the goal; where that fails, for one cell more, and so on."""
+    types, budget = dive.knapsack.types, search.goal
+    while not search.done and budget < search.upper:
+        state = dive.run(budget, bound)
+        tail = None
+        if state is not None:
+            tail = pack_part(
+                types,
+                state.residual_K,
+                state.left,
+                deadline_s=search.deadline_s,
+                rng=search.rng,
+            )
+        if state is None or tail is None:
+            budget += 1
+        else:
+            search.accept("dive by value", types.solution(state.cells + tail))
+
+
+def _repair(search: Search, types: ItemTypes, bound: DualBound) -> None:
+    """Pack the cells worth least, and some at random, into one cell less."""
+    assert search.best is not None
+    cells = types.cells(search.best)
+    lack_Q = np.array([bound.best - bound.value_K[cell].sum() for cell in cells])
+    order = np.argsort(-lack_Q * search.rng.random(lack_Q.size) ** 0.5)
+    items = np.cumsum([cells[q].size for q in order])
+    size = max(2, int(np.searchsorted(items, _TAIL_ITEMS)))
+    chosen = np.concatenate([cells[q] for q in order[:size]])
+    packed = pack_part(
+        types,
+        np.bincount(chosen, minlength=types.num_types),
+        min(size, order.size) - 1,
+        deadline_s=search.deadline_s,
+        rng=search.rng,
+    )
+    search.statistics["repairs"] = search.statistics.get("repairs", 0) + 1
+    if packed is not None:
+        rest = [cells[q] for q in order[size:]]
+        search.accept("repair", types.solution([*packed, *rest]))
