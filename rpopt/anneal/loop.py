@@ -104,7 +104,7 @@ def anneal(
     population = positive_int(population, name="population")
     start_ticks = [evaluate(instance, start).j_ticks for start in starts]
     order_A = sorted(range(len(starts)), key=start_ticks.__getitem__)
-    start_AI = np.array([geometry.cells(starts[a]) for a in order_A])
+    start_AI = np.array([geometry.cells(starts[a]) for a in order_A[:population]])
     run = Run(
         stop=stop,
         moves_per_sweep=instance.num_items,

@@ -199,13 +199,10 @@ def sums(tables: Tables, cell_BI: IntArray) -> Sums:
 
 
 def _sums_of_one(t: Tables, cell_I: IntArray) -> tuple[Any, ...]:
-    num_groups = t.entry_G.size
-    size_KH = np.zeros((t.group_K.size, t.size_IH.shape[1]), dtype=np.int64)
-    attention_KC = np.zeros((t.group_K.size, t.attention_IC.shape[1]), dtype=np.int64)
-    load_GX = np.zeros((num_groups, t.load_IX.shape[1]), dtype=np.int64)
-    np.add.at(size_KH, cell_I, t.size_IH[:-1])
-    np.add.at(attention_KC, cell_I, t.attention_IC[:-1])
-    np.add.at(load_GX, t.group_K[cell_I], t.load_IX[:-1])
+    num_groups, num_cells = t.entry_G.size, t.group_K.size
+    size_KH = _sum_by(t.size_IH[:-1], cell_I, num_cells)
+    attention_KC = _sum_by(t.attention_IC[:-1], cell_I, num_cells)
+    load_GX = _sum_by(t.load_IX[:-1], t.group_K[cell_I], num_groups)
     load_GPL = load_GX.reshape(num_groups, t.num_ep_ranks, -1)
     expert_G = (load_GPL.max(axis=1) * t.layer_weight_L).sum(axis=1)
     attention_GhC = attention_KC.reshape(num_groups, t.shard_size, -1)
@@ -216,3 +213,13 @@ def _sums_of_one(t: Tables, cell_I: IntArray) -> tuple[Any, ...]:
     slowest = entry_V.reshape(-1, t.num_shards).max(axis=1).sum() + t.offset_ticks
     energy = slowest + (total >> t.mean_shift)
     return size_KH, attention_KC, load_GX, expert_G, ticks_G, entry_V, total, energy
+
+
+def _sum_by(value_IX: IntArray, index_I: IntArray, count: int) -> Int64Array:
+    """Sum rows by index; as no cell is empty, every index occurs."""
+    order_I = np.argsort(index_I, kind="stable")
+    first = np.searchsorted(index_I[order_I], np.arange(count))
+    total: Int64Array = np.add.reduceat(
+        value_IX[order_I], first, axis=0, dtype=np.int64
+    )
+    return total

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 negative answer, 2 usage error.
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,10 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(message)s",
     )
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (RpoptError, OSError, MemoryError) as error:
         print(f"rpopt: error: {error}", file=sys.stderr)
         return 2
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

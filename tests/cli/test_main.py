@@ -73,3 +73,19 @@ def test_files_that_are_not_there(run: Run, tmp_path: Path, plan_file: Path) -> 
         ("compare", missing, plan_file),
     ):
         refused(run(*argv), str(missing), "no such file")
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    window = tmp_path / "w.npz"
+    run = [sys.executable, "-m", "rpopt.cli"]
+    size = ["--samples", "8", "--layers", "2000", "--experts", "4", "--top-k", "1"]
+    generate = ["window", "generate", "--seed", "0", "--out", str(window), *size]
+    subprocess.run([*run, *generate], check=True, stdout=subprocess.DEVNULL)
+    pipe = [*run, "show", str(window)]
+    show = subprocess.Popen(pipe, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert show.stdout is not None
+    assert show.stderr is not None
+    show.stdout.readline()
+    show.stdout.close()
+    assert show.stderr.read() == b""
+    assert show.wait() == 0
