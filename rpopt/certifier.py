@@ -170,7 +170,7 @@ def certify_layout(
     seed: int,
     progress: Progress,
 ) -> tuple[Certificate, ...]:
-    """Certify J: exact bounds, level bounds, enumeration of few items, or a MILP."""
+    """Certify J: exact bounds, enumeration of few items, level bounds, a MILP."""
     layouts = [] if start is None else [start]
     if start is None:
         packed = certify_rows(_packing_of(instance), deadline_s=deadline_s)
@@ -183,11 +183,11 @@ def certify_layout(
     small = instance.num_items * instance.num_cells <= MOST_BINARIES
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
-        known = _level_bounds(instance, known, best, left_s / 4 if small else left_s)
+        known, best = _enumerated(instance, known, best, left_s)
         progress(known.lower, known.upper)
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
-        known, best = _enumerated(instance, known, best, left_s)
+        known = _level_bounds(instance, known, best, left_s / 4 if small else left_s)
         progress(known.lower, known.upper)
     if small and not known.closed and _left_s(deadline_s) > 0:
         known = _solve_layout(instance, known, best, deadline_s)
@@ -259,7 +259,8 @@ def _solve_layout(
     try:
         arrays = compile_pyomo(model, integral_objective=True)
         start = start_of(model)
-        result = solve(arrays, time_limit_s=_left_s(deadline_s), start=start)
+        left_s = _left_s(deadline_s)  # with presolve, HiGHS misreads a start
+        result = solve(arrays, time_limit_s=left_s, start=start, presolve=False)
     except SolverError as error:
         return _failed(known, error)
     if result.x is not None:
