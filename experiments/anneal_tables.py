@@ -216,13 +216,14 @@ def cp_sat(found: Records, names: Sequence[str]) -> list[Row]:
 def warm(found: Records, names: Sequence[str]) -> list[Row]:
     """What the layout of an earlier plan buys, in gap to the best known."""
     rows = []
+    stops = dict.fromkeys(r["stop"] for m in WARM.values() for r in found(None, m))
     for name, (kind, method) in product(names, WARM.items()):
         runs = found(name, method)
         if not runs:
             continue
         start = 100 * (runs[0]["metrics"]["start"] / found.best[name] - 1)
         row = {"window": name, "earlier plan": kind, "its layout, %": f"{start:.2f}"}
-        for stop in ("0.3 s", "1 s"):
+        for stop in stops:
             row[f"cold at {stop}, %"] = found.spread(name, ANNEALING, stop)
             row[f"warm at {stop}, %"] = found.spread(name, method, stop)
         rows.append(row)

@@ -96,8 +96,9 @@ def anneal(
     cores = len(os.sched_getaffinity(0))
     threads = cores if threads is None else positive_int(threads, name="threads")
     load_engine(name, device, wide=needs_wide(instance))
-    stop.reset()  # only now: loading may have compiled the engine
-    began_s, geometry = time.monotonic(), Geometry(instance)
+    began_s = time.monotonic()  # only now: loading may have compiled the engine
+    stop.reset()
+    geometry = Geometry(instance)
     if population is None:
         limits = Limits.of(stop)
         population = choose_population(geometry.tables, limits, name, threads)

@@ -85,17 +85,18 @@ def dive_by_use(
     deadline_s: float,
     rng: np.random.Generator,
     first: DualBound | None = None,
-    failures: int = 20,
+    most_failures: int = 12,
     children: int = 2,
     noise: float = 0.0,
 ) -> bool:
     """Round the relaxation down, then its largest fraction up, and solve again.
 
-    Where the bound shows that the budget is lost, the last choice is taken back and the
-    next largest fraction is tried, `children` times per node and `failures` in all.
+    Where the bound shows that the budget is lost, choices are taken back, one more at
+    each failure, and the next largest fraction is tried, `children` times per node.
     """
+    failures = 0
     stack = [_Node(residual_K=dive.residual_K, num_cells=len(dive.cells))]
-    while stack and failures and time.monotonic() < deadline_s:
+    while stack and failures < most_failures and time.monotonic() < deadline_s:
         node = stack[-1]
         dive.residual_K = node.residual_K
         del dive.cells[node.num_cells :]
@@ -103,8 +104,8 @@ def dive_by_use(
             relaxation = relax(master, knapsack, dive, deadline_s, first)
             first = relaxation.bound
             if relaxation.point is None or first.cells > dive.left:
-                failures -= 1
-                stack.pop()
+                failures += 1
+                del stack[-failures:]
                 continue
             use_Q = relaxation.point.use_Q
             node.use_Q = use_Q + noise * rng.random(use_Q.size) * (use_Q > _TOLERANCE)

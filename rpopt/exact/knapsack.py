@@ -11,7 +11,7 @@ Axis letters: K item types, T slots, Q patterns.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ class Knapsack:
         Raises
         ------
         InstanceError
-            When values are too large for exact arithmetic or the table for memory.
+            When values are too large for exact arithmetic.
         """
         begin_s = time.perf_counter()
         types = self.types
@@ -110,6 +110,11 @@ class Knapsack:
             dtype=_value_type(types, value_K),
         )
         found = slots.branch() if max_patterns == 1 else None
+        if found is None and _stride(slots) > _LONGEST_STRIDE:
+            rough = self.price(
+                value_K, demand_K=demand_K, max_patterns=max_patterns, unit=2 * unit
+            )
+            return replace(rough, best=_best_value(slots)) if unit == 1 else rough
         best_Q, chosen_QT = found or self._run(slots, max_patterns)
         q, t = np.nonzero(chosen_QT)
         pattern_QK = np.zeros((best_Q.size, types.num_types), dtype=np.int64)
@@ -124,12 +129,11 @@ class Knapsack:
         """Run the dynamic programme; return values [Q] and chosen slots [Q, T]."""
         from rpopt.exact import kernels
 
-        shape = (slots.sample_limit + 1, slots.capacity + 1)
         weight_T, samples_T = slots.weight_T, slots.samples_T
         value_T = slots.value_T.astype(slots.dtype)
-        stride = _stride(weight_T.size, shape[0] * shape[1] * value_T.itemsize)
-        kept_BSW = self._tables(-(-weight_T.size // stride), shape, value_T.dtype)
-        table_SW = np.zeros(shape, dtype=value_T.dtype)
+        stride = _stride(slots)
+        kept_BSW = self._tables(-(-weight_T.size // stride), slots.shape, slots.dtype)
+        table_SW = np.zeros(slots.shape, dtype=slots.dtype)
         best_T = np.empty_like(value_T)
         kernels.fill(weight_T, samples_T, value_T, stride, kept_BSW, table_SW, best_T)
         last_Q = np.flatnonzero(np.diff(best_T, prepend=0) > 0)[-max_patterns:]
@@ -156,6 +160,11 @@ class _Slots:
     capacity: int
     sample_limit: int
     dtype: Any  # holds every sum of values
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Entries of a table: numbers of samples, numbers of tokens."""
+        return self.sample_limit + 1, self.capacity + 1
 
     def branch(self) -> tuple[Int64Array, Any] | None:
         """Search for the best pattern if few slots fit together; None if that fails."""
@@ -222,13 +231,28 @@ def _value_type(types: ItemTypes, value_K: Int64Array) -> Any:
     return np.int32 if largest < 2**31 - 1 else np.int64
 
 
-def _stride(num_slots: int, table_bytes: int) -> int:
-    """Return how many slots share one kept table, so that all fit into memory."""
+def _stride(slots: _Slots) -> int:
+    """Return how many slots must share one kept table, so that all fit into memory."""
+    table_bytes = slots.shape[0] * slots.shape[1] * np.dtype(slots.dtype).itemsize
     fitting = max(1, MEMORY_LIMIT_BYTES // table_bytes)
-    stride = max(_STRIDE, -(-num_slots // fitting))
-    if stride > _LONGEST_STRIDE:
-        raise InstanceError(
-            f"the knapsack needs {num_slots} slots x {table_bytes} bytes per"
-            f" {_LONGEST_STRIDE}; the limit is {MEMORY_LIMIT_BYTES} bytes"
-        )
-    return stride
+    return max(_STRIDE, -(-slots.weight_T.size // fitting))
+
+
+def _best_value(slots: _Slots) -> int:
+    """Return the best value without keeping what its pattern could be read from."""
+    from rpopt.exact import kernels
+
+    value_T = slots.value_T.astype(slots.dtype)
+    kept_BSW = np.empty((1, *slots.shape), dtype=slots.dtype)
+    table_SW = np.zeros(slots.shape, dtype=slots.dtype)
+    best_T = np.empty_like(value_T)
+    kernels.fill(
+        slots.weight_T,
+        slots.samples_T,
+        value_T,
+        value_T.size,
+        kept_BSW,
+        table_SW,
+        best_T,
+    )
+    return int(best_T[-1])

@@ -16,7 +16,8 @@ Axis letters: K item types, M rows (knots), Q patterns.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
@@ -87,7 +88,16 @@ class Master:
         )
         self._lp = LpHandle(model)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        """Return the master problem itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """End the solver's process."""
         self._lp.close()
 

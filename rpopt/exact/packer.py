@@ -51,7 +51,7 @@ class Packer:
         trace: TracebackType | None,
     ) -> None:
         """End the solver's process."""
-        self.master.close()
+        self.master.__exit__(kind, error, trace)
 
     def bound(
         self,

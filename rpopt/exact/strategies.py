@@ -6,6 +6,8 @@ types, however tight. `solve_by_knots` is for thousands of different weights.
 Axis letters: K item types, Q cells.
 """
 
+import time
+
 import numpy as np
 
 from rpopt.exact.column_generation import DualBound, generate
@@ -23,6 +25,7 @@ _KNOTS = (12, 48, 192, 768)
 _FIRST_DIVE = 48  # knots
 _TAIL_ITEMS, _LARGEST_TAIL = 220, 500
 _REPAIRS_PER_LEVEL = 6
+_SHARE_PER_LEVEL = 0.4  # of the time that is left
 
 
 def solve_full(search: Search, types: ItemTypes) -> None:
@@ -75,51 +78,38 @@ def solve_by_knots(search: Search, types: ItemTypes) -> None:
     knapsack, pool = Knapsack(types), PatternPool(types.num_types)
     pool.add_cells(types.cells(search.best))
     bound: DualBound | None = None
-    masters: list[Master] = []
-    try:
-        for knots in _KNOTS:
-            masters.append(Master(types, pool, knots))
-            bound = _bound_by_knots(search, types, knapsack, masters[-1], bound)
-            if search.done:
-                return
+    for knots in _KNOTS:
+        now_s = time.monotonic()
+        until_s = now_s + _SHARE_PER_LEVEL * (search.deadline_s - now_s)
+        with Master(types, pool, knots) as master:
+            bound = generate(
+                master,
+                knapsack,
+                types.demand_K,
+                num_fixed=0,
+                stop_at=search.upper,
+                deadline_s=until_s,
+                first=bound,
+                converge=True,
+            ).bound
+            search.prove_dual(types, bound)
             if knots >= _FIRST_DIVE:
                 dive = ValueDive(
-                    master=masters[-1],
+                    master=master,
                     knapsack=knapsack,
-                    deadline_s=search.deadline_s,
+                    deadline_s=until_s,
                     few_items=_TAIL_ITEMS,
                     most_items=_LARGEST_TAIL,
                 )
                 _dive_down(search, dive, bound)
-                for _ in range(_REPAIRS_PER_LEVEL):
-                    if not search.done:
-                        _repair(search, types, bound)
-        while not search.done and bound is not None:
-            _repair(search, types, bound)
-    finally:
-        for master in masters:
-            master.close()
-
-
-def _bound_by_knots(
-    search: Search,
-    types: ItemTypes,
-    knapsack: Knapsack,
-    master: Master,
-    first: DualBound | None,
-) -> DualBound:
-    relaxation = generate(
-        master,
-        knapsack,
-        types.demand_K,
-        num_fixed=0,
-        stop_at=search.upper,
-        deadline_s=search.deadline_s,
-        first=first,
-        converge=True,
-    )
-    search.prove_dual(types, relaxation.bound)
-    return relaxation.bound
+        for _ in range(_REPAIRS_PER_LEVEL if knots >= _FIRST_DIVE else 0):
+            if not search.done:
+                _repair(search, types, bound)
+        search.statistics.update(knots=knots, patterns=len(pool))
+        if search.done:
+            return
+    while not search.done and bound is not None:
+        _repair(search, types, bound)
 
 
 def _dive_down(search: Search, dive: ValueDive, bound: DualBound) -> None:

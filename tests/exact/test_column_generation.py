@@ -24,8 +24,7 @@ def relax(
     types = ItemTypes.of(instance)
     pool = PatternPool(types.num_types)
     pool.add_cells(types.cells(first_fit_decreasing(instance)))
-    master = Master(types, pool, num_knots)
-    try:
+    with Master(types, pool, num_knots) as master:
         relaxation = generate(
             master,
             Knapsack(types),
@@ -35,8 +34,6 @@ def relax(
             deadline_s=time.monotonic() + 30,
             converge=True,
         )
-    finally:
-        master.close()
     assert relaxation.converged
     assert relaxation.point is not None
     return relaxation.history, relaxation.point.objective

@@ -104,9 +104,29 @@ def test_values_too_large_to_add_are_refused() -> None:
         Knapsack(types).price(np.array([2**61]))
 
 
-def test_memory_stays_below_two_gibibytes() -> None:
-    table_bytes = 131_073 * 8
-    stride = module._stride(8192, table_bytes)
-    assert -(-8192 // stride) * table_bytes < 2 * 2**30
-    with pytest.raises(InstanceError, match="slots"):
-        module._stride(8192, 100 * table_bytes)
+def test_what_is_kept_stays_below_two_gibibytes() -> None:
+    rng = np.random.default_rng(0)
+    weight_I = rng.permutation(np.arange(2048, 65_536))[:8192]
+    instance = PackingInstance(weight_I=weight_I, capacity=131_072)
+    knapsack = Knapsack(ItemTypes.of(instance))
+    values = knapsack.types.weight_K * 2**10
+    assert knapsack.price(values, max_patterns=2).best == 131_072 * 2**10
+    assert knapsack._memory.nbytes < 2**31
+
+
+def test_without_memory_patterns_are_rough_and_the_best_value_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        instance = random_instance(rng)
+        types = ItemTypes.of(instance)
+        value_K = rng.integers(1, 1000, types.num_types)
+        monkeypatch.setattr(module, "MEMORY_LIMIT_BYTES", 2**30)
+        exact = Knapsack(types).price(value_K, max_patterns=2)
+        monkeypatch.setattr(module, "MEMORY_LIMIT_BYTES", 4 * types.capacity)
+        monkeypatch.setattr(module, "_LONGEST_STRIDE", 3)
+        monkeypatch.setattr(module, "_STRIDE", 1)
+        tight = Knapsack(types).price(value_K, max_patterns=2)
+        assert tight.best == exact.best
+        check_patterns(types, value_K, tight)
