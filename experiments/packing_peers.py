@@ -1,6 +1,7 @@
 """Peers of the certifier on bin packing: OR-Tools CP-SAT and PackingSolver.
 
-CP-SAT gets the assignment model and the packing of best-fit decreasing as a hint.
+CP-SAT gets the assignment model, the volume bound as a constraint and the packing of
+best-fit decreasing as a hint.
 PackingSolver runs in a Python of its own, named by PACKINGSOLVER_PYTHON.
 
 Axis letters: I items, K cells.
@@ -17,10 +18,11 @@ from time import perf_counter
 from ortools.sat.python import cp_model
 
 from rpopt.errors import InstanceError
+from rpopt.packing.bounds import l1
 from rpopt.packing.heuristics import best_fit_decreasing
 from rpopt.packing.instance import PackingInstance
 
-_WORKERS = 2
+_WORKERS = 8  # fewer would leave out parts of the portfolio
 _PYTHON = "PACKINGSOLVER_PYTHON"
 _GRACE_S = 30.0
 
@@ -53,6 +55,7 @@ def cp_sat(instance: PackingInstance, *, limit_s: float, seed: int) -> Answer:
     for (_, row), cell in zip(cell_IK, start.cell_I.tolist(), strict=True):
         for k, x in enumerate(row):
             model.add_hint(x, k == cell)
+    model.add(sum(used_K) >= l1(instance).value)
     model.minimize(sum(used_K))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_s

@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from rpopt.exact.item_types import ItemTypes
+from rpopt.exact.knots import shares
 from rpopt.exact.patterns import PatternPool
 from rpopt.highs import LinearModel, LpHandle, Termination
 from rpopt.highs.linear import FloatArray
@@ -57,18 +58,19 @@ class Master:
     pool
         Patterns; they must be able to cover the demand. New ones are taken in by
         `take_in`.
-    num_knots
-        Rows; as many as there are types, or more, gives each type its own row.
+    knot_M
+        Weights of the knots, increasing; None gives each type its own row.
     """
 
-    def __init__(self, types: ItemTypes, pool: PatternPool, num_knots: int) -> None:
+    def __init__(
+        self, types: ItemTypes, pool: PatternPool, knot_M: Int64Array | None = None
+    ) -> None:
         self.types, self.pool = types, pool
-        self.is_full = num_knots >= types.num_types
-        self.shape_KM = _shape(types, num_knots)
+        self.share_KM = shares(types, knot_M)
         self.seconds_s = 0.0
         self.num_solves = 0
-        matrix_QM = (pool.matrix() @ self.shape_KM).tocsr()
-        exchange = _exchanges(self.shape_KM.shape[1], none=self.is_full)
+        matrix_QM = (pool.matrix() @ self.share_KM).tocsr()
+        exchange = _exchanges(self.share_KM.shape[1], none=knot_M is None)
         matrix, cost = _stack(matrix_QM, exchange)
         self._column_Q = np.arange(len(pool))
         self._num_columns = len(cost)
@@ -80,7 +82,7 @@ class Master:
             col_lower=np.zeros_like(cost),
             col_upper=np.full_like(cost, np.inf),
             integrality=np.zeros(cost.size, dtype=np.bool_),
-            row_lower=types.demand_K @ self.shape_KM,
+            row_lower=types.demand_K @ self.share_KM,
             row_upper=np.full(num_rows, np.inf),
             starts=matrix.indptr,
             rows=matrix.indices,
@@ -104,7 +106,7 @@ class Master:
     def take_in(self) -> None:
         """Add the patterns that are new in the pool as columns."""
         first = self._column_Q.size
-        new_QM = (self.pool.matrix(first) @ self.shape_KM).tocsr()
+        new_QM = (self.pool.matrix(first) @ self.share_KM).tocsr()
         new_QM.sort_indices()
         num = new_QM.shape[0]
         free = np.full(num, np.inf)
@@ -126,7 +128,7 @@ class Master:
             self._block = None
         covered_K = self.types.demand_K - residual_K
         if covered_K.any():
-            covered_M = csr_array((covered_K @ self.shape_KM).reshape(1, -1))
+            covered_M = csr_array((covered_K @ self.share_KM).reshape(1, -1))
             self._add(np.array([float(num_fixed)]), covered_M, np.zeros(1))
             self._block = self._num_columns - 1
             self._lp.set_bounds([self._block], [1.0], [1.0])
@@ -150,7 +152,7 @@ class Master:
         return LpPoint(
             objective=result.objective,
             use_Q=result.x[self._column_Q],
-            value_K=self.shape_KM @ value_M,
+            value_K=self.share_KM @ value_M,
         )
 
     def _add(self, costs: FloatArray, matrix: Any, upper: FloatArray) -> None:
@@ -159,38 +161,6 @@ class Master:
             costs, matrix.indptr, matrix.indices, matrix.data, lower, upper
         )
         self._num_columns += costs.size
-
-
-def _shape(types: ItemTypes, num_knots: int) -> Any:
-    """Return the share of each knot in the value of each type, sparse (K, M).
-
-    Between two knots values are linear. Knots lie at quantiles of the items' weights
-    and, since what an item is worth depends on what fits beside it, also at what these
-    leave of the capacity; and around one half and one third of it.
-    """
-    from scipy.sparse import csr_array, eye_array
-
-    if num_knots >= types.num_types:
-        return eye_array(types.num_types, format="csr")
-    weight_I = np.repeat(types.weight_K[::-1], types.demand_K[::-1])
-    places = np.linspace(0, weight_I.size - 1, num_knots).round().astype(np.int64)
-    half, third = types.capacity // 2, types.capacity // 3
-    special = [half, half + 1, third, third + 1]
-    knot_M = np.concatenate([weight_I[places], special])
-    knot_M = np.concatenate([knot_M, types.capacity - knot_M])
-    inside = (knot_M >= weight_I[0]) & (knot_M <= weight_I[-1])
-    knot_M = np.unique(knot_M[inside]).astype(np.float64)
-    if knot_M.size < 2:
-        return csr_array(np.ones((types.num_types, 1)))
-    left_K = np.searchsorted(knot_M, types.weight_K, side="right") - 1
-    left_K = np.clip(left_K, 0, knot_M.size - 2)
-    share_K = (types.weight_K - knot_M[left_K]) / np.diff(knot_M)[left_K]
-    rows = np.tile(np.arange(types.num_types), 2)
-    cols = np.concatenate([left_K, left_K + 1])
-    data = np.concatenate([1 - share_K, share_K])
-    used = data > 1e-9
-    shape = (types.num_types, knot_M.size)
-    return csr_array((data[used], (rows[used], cols[used])), shape=shape)
 
 
 def _exchanges(num_rows: int, *, none: bool) -> Any:

@@ -36,7 +36,7 @@ class Packer:
         self.knapsack = Knapsack(types)
         self.pool = PatternPool(types.num_types)
         self.pool.add_cells(cells)
-        self.master = Master(types, self.pool, types.num_types)
+        self.master = Master(types, self.pool)
         self.relaxation: Relaxation | None = None
         self.num_dives = 0
 

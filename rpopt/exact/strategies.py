@@ -14,6 +14,7 @@ from rpopt.exact.column_generation import DualBound, generate
 from rpopt.exact.gap_of_one import decide
 from rpopt.exact.item_types import ItemTypes
 from rpopt.exact.knapsack import Knapsack
+from rpopt.exact.knots import first_knots, refined_knots
 from rpopt.exact.master import Master
 from rpopt.exact.packer import Packer, pack_part
 from rpopt.exact.patterns import PatternPool
@@ -21,8 +22,7 @@ from rpopt.exact.search import Search
 from rpopt.exact.value_dive import ValueDive
 
 _DIVES_BEFORE_PROOF = 6
-_KNOTS = (12, 48, 192, 768)
-_FIRST_DIVE = 48  # knots
+_FIRST_KNOTS, _FIRST_DIVE = 12, 60  # knots
 _TAIL_ITEMS, _LARGEST_TAIL = 220, 500
 _REPAIRS_PER_LEVEL = 6
 _SHARE_PER_LEVEL = 0.4  # of the time that is left
@@ -78,11 +78,12 @@ def solve_by_knots(search: Search, types: ItemTypes) -> None:
     knapsack, pool = Knapsack(types), PatternPool(types.num_types)
     pool.add_cells(types.cells(search.best))
     bound: DualBound | None = None
-    for knots in _KNOTS:
+    knot_M, dived_at = first_knots(types, _FIRST_KNOTS), 0
+    while not search.done:
         now_s = time.monotonic()
         until_s = now_s + _SHARE_PER_LEVEL * (search.deadline_s - now_s)
-        with Master(types, pool, knots) as master:
-            bound = generate(
+        with Master(types, pool, knot_M) as master:
+            relaxation = generate(
                 master,
                 knapsack,
                 types.demand_K,
@@ -91,30 +92,42 @@ def solve_by_knots(search: Search, types: ItemTypes) -> None:
                 deadline_s=until_s,
                 first=bound,
                 converge=True,
-            ).bound
+            )
+            bound = relaxation.bound
             search.prove_dual(types, bound)
-            if knots >= _FIRST_DIVE:
-                dive = ValueDive(
-                    master=master,
-                    knapsack=knapsack,
-                    deadline_s=until_s,
-                    few_items=_TAIL_ITEMS,
-                    most_items=_LARGEST_TAIL,
-                )
-                _dive_down(search, dive, bound)
-        for _ in range(_REPAIRS_PER_LEVEL if knots >= _FIRST_DIVE else 0):
-            if not search.done:
-                _repair(search, types, bound)
-        search.statistics.update(knots=knots, patterns=len(pool))
-        if search.done:
-            return
+            search.statistics.update(knots=knot_M.size, patterns=len(pool))
+            if knot_M.size >= max(_FIRST_DIVE, 2 * dived_at):
+                dived_at = knot_M.size
+                _dive_down(search, master, knapsack, bound, until_s)
+                for _ in range(_REPAIRS_PER_LEVEL):
+                    _repair(search, types, bound)
+        if relaxation.point is None or not relaxation.converged:
+            break
+        use_Q = relaxation.point.use_Q
+        excess_K = use_Q @ pool.matrix()[: use_Q.size] - types.demand_K
+        knot_M, before = refined_knots(types, knot_M, excess_K), knot_M.size
+        if knot_M.size == before:
+            break
     while not search.done and bound is not None:
         _repair(search, types, bound)
 
 
-def _dive_down(search: Search, dive: ValueDive, bound: DualBound) -> None:
+def _dive_down(
+    search: Search,
+    master: Master,
+    knapsack: Knapsack,
+    bound: DualBound,
+    until_s: float,
+) -> None:
     """Dive for the goal; where that fails, for one cell more, and so on."""
-    types, budget = dive.knapsack.types, search.goal
+    types, budget = knapsack.types, search.goal
+    dive = ValueDive(
+        master=master,
+        knapsack=knapsack,
+        deadline_s=until_s,
+        few_items=_TAIL_ITEMS,
+        most_items=_LARGEST_TAIL,
+    )
     while not search.done and budget < search.upper:
         state = dive.run(budget, bound)
         tail = None
@@ -135,6 +148,8 @@ def _dive_down(search: Search, dive: ValueDive, bound: DualBound) -> None:
 def _repair(search: Search, types: ItemTypes, bound: DualBound) -> None:
     """Pack the cells worth least, and some at random, into one cell less."""
     assert search.best is not None
+    if search.done:
+        return
     cells = types.cells(search.best)
     lack_Q = np.array([bound.best - bound.value_K[cell].sum() for cell in cells])
     order = np.argsort(-lack_Q * search.rng.random(lack_Q.size) ** 0.5)
