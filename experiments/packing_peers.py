@@ -55,7 +55,10 @@ def cp_sat(instance: PackingInstance, *, limit_s: float, seed: int) -> Answer:
     for (_, row), cell in zip(cell_IK, start.cell_I.tolist(), strict=True):
         for k, x in enumerate(row):
             model.add_hint(x, k == cell)
-    model.add(sum(used_K) >= l1(instance).value)
+    for used in used_K:
+        model.add_hint(used, True)
+    floor = l1(instance).value
+    model.add(sum(used_K) >= floor)
     model.minimize(sum(used_K))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_s
@@ -65,7 +68,7 @@ def cp_sat(instance: PackingInstance, *, limit_s: float, seed: int) -> Answer:
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     upper = round(solver.objective_value) if found else cells
     return Answer(
-        lower=max(1, round(solver.best_objective_bound)),
+        lower=max(floor, round(solver.best_objective_bound)),
         upper=min(cells, upper),
         runtime_s=perf_counter() - began_s,
     )

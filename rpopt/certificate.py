@@ -115,6 +115,24 @@ class Certificate(Record):
         """(upper - lower) / lower, exact."""
         return Fraction(self.upper - self.lower, max(1, self.lower))
 
+    def require_about(self, problem: Problem, instance_digest: str) -> None:
+        """Check which problem and instance the certificate speaks about.
+
+        Raises
+        ------
+        CertificateError
+            When it is about something else.
+        """
+        if self.problem != problem:
+            raise CertificateError(
+                f"a {self.problem} certificate does not speak about {problem}"
+            )
+        if self.instance_digest != instance_digest:
+            raise CertificateError(
+                f"the certificate is about instance {self.instance_digest[:12]}, not"
+                f" {instance_digest[:12]}; pass the instance it was made for"
+            )
+
     def summary(self) -> str:
         """Return one line: lower, upper, evidence."""
         best = self.best_bound

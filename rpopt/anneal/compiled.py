@@ -15,6 +15,8 @@ from rpopt.anneal.tables import Geometry, sums
 from rpopt.layout.instance import LayoutInstance
 from rpopt.records import Int64Array, IntArray
 
+_CACHE_LINES = 16  # int64 numbers in two lines: threads must not write to one line
+
 
 class CompiledEngine:
     """Replicas of an instance in plain arrays, advanced by `kernel.run`.
@@ -50,7 +52,8 @@ class CompiledEngine:
         num_slices = min(threads, start_B.size)
         ends = [start_B.size * t // num_slices for t in range(num_slices + 1)]
         self._slices = list(pairwise(ends))
-        self._accepted_TM = np.zeros((num_slices, len(Kind)), dtype=np.int64)
+        apart = np.zeros((num_slices, _CACHE_LINES), dtype=np.int64)
+        self._accepted_TM = apart[:, : len(Kind)]
         self._pool = ThreadPoolExecutor(num_slices) if num_slices > 1 else None
 
     def run(self, temperature: int, first: int, count: int) -> None:

@@ -15,7 +15,7 @@ from rpopt.records import IntArray
 
 _NAMES = ("auto", "compiled", "torch")
 _SMALLEST, _LARGEST = 4, 64
-_SWEEPS_PER_REPLICA = 4000
+_SWEEPS_PER_REPLICA = 10_000
 _MOVES_PER_S = 2.0e6  # of one thread, roughly; only the population depends on it
 _TORCH_POPULATION = 256
 _SWEEPS_POPULATION = 8

@@ -71,15 +71,7 @@ def recheck(certificate: Certificate, instance: LayoutInstance) -> int:
     CertificateError
         When the certificate is about something else, or anything in it does not hold.
     """
-    if certificate.problem != "layout":
-        raise CertificateError(
-            f"a {certificate.problem} certificate does not speak about a layout"
-        )
-    if certificate.instance_digest != instance.digest:
-        raise CertificateError(
-            f"the certificate is about instance {certificate.instance_digest[:12]}, not"
-            f" {instance.digest[:12]}; pass the instance it was made for"
-        )
+    certificate.require_about("layout", instance.digest)
     cost = evaluate(instance, witness_layout(certificate, instance)).j_ticks
     if cost != certificate.upper:
         raise CertificateError(

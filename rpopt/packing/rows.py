@@ -104,15 +104,7 @@ def recheck(certificate: Certificate, instance: PackingInstance) -> int:
     CertificateError
         When the certificate is about something else, or anything in it does not hold.
     """
-    if certificate.problem != "rows":
-        raise CertificateError(
-            f"a {certificate.problem} certificate does not speak about rows"
-        )
-    if certificate.instance_digest != instance.digest:
-        raise CertificateError(
-            f"the certificate is about instance {certificate.instance_digest[:12]}, not"
-            f" {instance.digest[:12]}; pass the instance it was made for"
-        )
+    certificate.require_about("rows", instance.digest)
     _recheck_witness(certificate, instance)
     arithmetic = [b for b in certificate.bounds if b.kind == "arithmetic"]
     for bound in arithmetic:
