@@ -67,14 +67,25 @@ def write_settings(
 
     A shard map that follows from the sizes is left out, so that a flag can change them.
     """
-    lines = []
     sizes = replace(topology, shard_of_rank_D=None)
     derived = {"shard_of_rank_D"} if sizes == topology else set()
-    for name, record in (("topology", topology), ("rules", rules), ("cost", cost)):
+    tables = {"topology": plain(topology), "rules": plain(rules), "cost": plain(cost)}
+    for key in derived:
+        del tables["topology"][key]
+    _write_tables(path, tables)
+
+
+def write_cost(path: Path, cost: CostModel) -> None:
+    """Write a settings file with the table [cost] only."""
+    _write_tables(path, {"cost": plain(cost)})
+
+
+def _write_tables(path: Path, tables: dict[str, dict[str, Any]]) -> None:
+    lines = []
+    for name, table in tables.items():
         lines.append(f"[{name}]")
-        for key, value in plain(record).items():
-            if value is not None and key not in derived:
-                lines.append(f"{key} = {_toml(value)}")
+        given = {key: value for key, value in table.items() if value is not None}
+        lines += [f"{key} = {_toml(value)}" for key, value in given.items()]
         lines.append("")
     with atomic_writer(path) as file:
         file.write("\n".join(lines).encode())
