@@ -210,12 +210,13 @@ def _enumerated(
     instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
 ) -> tuple[Certificate, Layout]:
     """Add what the enumeration of a few items finds, where there is time for it."""
-    steps = min(enumeration.MOST_STEPS, int(time_limit_s * enumeration.STEPS_PER_S))
-    found = enumeration.enumeration(instance, best, most_steps=steps)
+    steps = int(time_limit_s * enumeration.STEPS_PER_S)
+    found = enumeration.enumeration(instance, best, lower=known.lower, most_steps=steps)
     if found is None:
         return known, best
     best, bound = found
-    bounds = _standing([*known.bounds, bound], bound.value)
+    ticks = evaluate_layout(instance, best).j_ticks
+    bounds = _standing([*known.bounds, bound], ticks)
     known = layout_certificate(instance, best, bounds, termination=bound.name)
     return known, best
 

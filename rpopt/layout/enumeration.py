@@ -11,7 +11,9 @@ and rows under coupling "row".) So the least costs of all sets follow from each 
 k parts are split into k // 2 and the others, and parts can be exchanged, so the first
 item is in the first half: a set of n items takes 2^(n - 1) steps. Only layouts cheaper
 than one that is known matter. So most sets are left out: by volume they, or the items
-that they leave to the others, cannot keep below that cost, or not below the caps.
+that they leave to the others, cannot keep below that cost, or not below the caps. A
+lower limit leaves out more, so limits between a bound and the known cost come first: a
+search that finds nothing has still raised the bound.
 
 With several attention classes the peaks of a group are no single number; its cells are
 then enumerated together. Everything is in integers and in a fixed order.
@@ -21,9 +23,10 @@ of a shard, Z sets of items: bit i of the index stands for item i.
 """
 
 import math
-from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rpopt.certificate import Bound
 from rpopt.errors import CertificateError
@@ -33,22 +36,30 @@ from rpopt.plans import Layout
 from rpopt.records import BoolArray, Int64Array, positive_int
 
 NAME = "enumeration"
-MOST_ITEMS = 20
-"""A table has an entry per set, so 2^20 of them; a dozen tables are kept."""
-MOST_STEPS = 5 * 10**8
-"""A few seconds; a search that takes more is not begun, nor repeated by `recheck`."""
-STEPS_PER_S = 5 * 10**7
-"""What a slow, busy core does."""
-_STEPS_PER_SET = 64  # what it costs to fill the tables, in steps
+MOST_ITEMS = 24
+"""A table has an entry per set, so 2^24 of them (128 MiB); at most nine are kept."""
+MOST_STEPS = 2 * 10**9
+"""About ten seconds; a search that takes more is not begun, nor repeated by `recheck`."""
+STEPS_PER_S = 10**8
+"""About half of what an idle core does."""
+_STEPS_PER_SET = 16  # what it costs to fill the tables of one search, in steps
+_STEPS_PER_LOAD = 1  # and to sum up one load of each set, once
+_SHARES = (4, 2, 1)  # limits: the bound plus these parts of the gap
 
 _NEVER = MAX_TOTAL_TICKS  # the sum of two fits 64 bits
 _CELLS, _GROUPS, _BLOCKS = range(3)  # levels: what is put together
 
 
 def enumeration(
-    instance: LayoutInstance, best: Layout, *, most_steps: int = MOST_STEPS
+    instance: LayoutInstance,
+    best: Layout,
+    *,
+    lower: int = 0,
+    most_steps: int = 2 * MOST_STEPS,
 ) -> tuple[Layout, Bound] | None:
-    """Return a layout of least J and the bound that proves it; None if it takes long.
+    """Return the best layout found and the bound proved; None if that takes too long.
+
+    The layout is one of least J where the bound says so: where they meet.
 
     Parameters
     ----------
@@ -56,19 +67,38 @@ def enumeration(
         The layout instance.
     best
         A feasible layout; the cheaper it is, the fewer steps are needed.
+    lower
+        A bound on J in ticks; the higher it is, the fewer steps are needed.
     most_steps
-        A search that takes more is not begun; see `MOST_STEPS`.
+        Of all searches together, tables included; what would take more is not begun.
     """
-    fewest_steps = _STEPS_PER_SET << instance.num_items
-    if instance.num_items > MOST_ITEMS or fewest_steps > most_steps:
+    if instance.num_items > MOST_ITEMS:
         return None
-    search = _Search(instance, evaluate(instance, best).j_ticks)
-    if search.steps > most_steps:
+    fill_steps = _STEPS_PER_SET << instance.num_items
+    load_steps = _STEPS_PER_LOAD * instance.load_ILP[0].size << instance.num_items
+    left = most_steps - load_steps
+    if left < fill_steps:
         return None
-    best = search.layout() or best
-    ticks = evaluate(instance, best).j_ticks
-    evidence = {"steps": _Search(instance, ticks).steps}
-    return best, Bound(name=NAME, kind="arithmetic", value=ticks, evidence=evidence)
+    tables, upper = _Tables(instance), evaluate(instance, best).j_ticks
+    proved: Bound | None = None
+    for share in _SHARES:
+        limit = upper - (upper - lower) * (share - 1) // share
+        left -= fill_steps
+        if left < 0:
+            break
+        search = _Search(tables, limit)
+        left -= search.steps
+        if search.steps > MOST_STEPS or left < 0:
+            break
+        layout = search.layout()
+        if layout is not None:
+            best, limit = layout, evaluate(instance, layout).j_ticks
+            search = _Search(tables, limit)
+        evidence = {"steps": search.steps}
+        proved = Bound(name=NAME, kind="arithmetic", value=limit, evidence=evidence)
+        if layout is not None:
+            break
+    return None if proved is None else (best, proved)
 
 
 def recheck(instance: LayoutInstance, bound: Bound) -> int:
@@ -89,7 +119,7 @@ def recheck(instance: LayoutInstance, bound: Bound) -> int:
             f"an enumeration of {instance.num_items} items in {claimed} steps is not"
             f" repeated; at most {MOST_ITEMS} items and {MOST_STEPS} steps are"
         )
-    search = _Search(instance, bound.value)
+    search = _Search(_Tables(instance), bound.value)
     if search.steps != claimed:
         raise CertificateError(
             f"the enumeration below {bound.value} ticks takes {search.steps} steps; the"
@@ -99,23 +129,51 @@ def recheck(instance: LayoutInstance, bound: Bound) -> int:
     return bound.value if layout is None else evaluate(instance, layout).j_ticks
 
 
+class _Tables:
+    """What every set of items weighs and costs, whatever the limit."""
+
+    def __init__(self, instance: LayoutInstance) -> None:
+        self.instance = instance
+        costly = np.flatnonzero(instance.attention_ticks_IC.any(axis=0)).tolist()
+        attention_CI = instance.attention_ticks_IC.T[costly or [0]]
+        self.attention_CZ = np.stack([_sums(v) for v in attention_CI])
+        self.expert_Z = _expert_ticks(instance)
+        self._tokens_Z = _sums(instance.weight_I)
+        self._samples_Z: Int64Array | None = None
+        if instance.max_samples_per_cell is not None:
+            self._samples_Z = _sums(instance.num_samples_I)
+        self.size_Z = _sums(np.ones(instance.num_items, dtype=np.uint8))
+
+    def volume(self, cells: int) -> Int64Array:
+        """Return what each set costs at least, spread evenly over cells of a group."""
+        volume_Z = self.expert_Z.copy()
+        for attention_Z in self.attention_CZ:
+            volume_Z -= -attention_Z // cells
+        return volume_Z
+
+    def fit(self, cells: int) -> BoolArray:
+        """Return which sets may fill so many cells, by volume, [Z]."""
+        limit = self.instance.max_samples_per_cell
+        fit_Z: BoolArray = self._tokens_Z <= cells * self.instance.token_cap
+        if self._samples_Z is not None and limit is not None:
+            fit_Z &= self._samples_Z <= cells * limit
+        fit_Z &= self.size_Z >= cells
+        return fit_Z
+
+
 class _Search:
     """The search for a layout with fewer ticks than `below`, the offset included."""
 
-    def __init__(self, instance: LayoutInstance, below: int) -> None:
-        self._instance = instance
+    def __init__(self, tables: _Tables, below: int) -> None:
+        self._tables, self._instance = tables, tables.instance
+        instance = tables.instance
         self._limit = min(max(0, below - instance.offset_ticks), MAX_TOTAL_TICKS)
         by_row = instance.coupling == "row"
         blocks = (instance.num_rows, instance.num_shards)[:: -1 if by_row else 1]
         self._parts = (instance.shard_size, *blocks)
         self._adds = (False, not by_row, by_row)
-        costly = np.flatnonzero(instance.attention_ticks_IC.any(axis=0)).tolist()
-        attention_CI = instance.attention_ticks_IC.T[costly or [0]]
-        self._attention_CZ = np.stack([_sums(v) for v in attention_CI])
-        self._expert_Z = _expert_ticks(instance)
-        self._room = _Room(instance)
-        self._table = cache(self._computed)
-        self._sets = cache(self._listed)
+        self._costs: dict[tuple[int, int], Int64Array] = {}
+        self._listed: dict[int, npt.NDArray[np.int32]] = {}
 
     @property
     def steps(self) -> int:
@@ -127,14 +185,14 @@ class _Search:
             for parts in {top} if together else _halves(top):
                 # Each item but the first goes to one of two halves, or to any part.
                 choices = parts if together else 2
-                size_Z = np.bitwise_count(self._sets(parts * cells))
+                size_Z = self._tables.size_Z[self._sets(parts * cells)]
                 for size, count in enumerate(np.bincount(size_Z).tolist()):
                     total += count * choices ** max(0, size - 1)
         return total
 
     def layout(self) -> Layout | None:
         """Return the cheapest layout below the limit, None when there is none."""
-        everything = self._expert_Z.size - 1
+        everything = self._tables.expert_Z.size - 1
         if self._table(_BLOCKS, self._parts[_BLOCKS])[everything] >= self._limit:
             return None
         instance = self._instance
@@ -153,25 +211,31 @@ class _Search:
 
     def _together(self, level: int) -> bool:
         """Whether the parts are enumerated together, not in halves."""
-        return level == _CELLS and self._parts[level] > 1 < len(self._attention_CZ)
+        num_classes = len(self._tables.attention_CZ)
+        return level == _CELLS and self._parts[level] > 1 < num_classes
+
+    def _table(self, level: int, parts: int) -> Int64Array:
+        """Return the least cost of each set in so many parts, [Z]; `_NEVER` if none."""
+        if (level, parts) not in self._costs:
+            self._costs[level, parts] = self._computed(level, parts)
+        return self._costs[level, parts]
 
     def _computed(self, level: int, parts: int) -> Int64Array:
-        """Return the least cost of each set in so many parts, [Z]; `_NEVER` if none."""
         from rpopt.layout import kernels  # numba loads slowly
 
         if level == _BLOCKS and parts == 1:
             return self._table(_GROUPS, self._parts[_GROUPS])
         sets = self._sets(parts * math.prod(self._parts[:level]))
-        cost_Z = np.full(self._expert_Z.size, _NEVER)
+        cost_Z = np.full(self._tables.expert_Z.size, _NEVER)
         if parts == 1 and level == _CELLS:
-            cost_Z[sets] = self._attention_CZ[:, sets].sum(axis=0)
+            cost_Z[sets] = self._tables.attention_CZ[:, sets].sum(axis=0)
         elif parts == 1:
             attention_Z = self._table(_CELLS, self._parts[_CELLS])
-            cost_Z[sets] = attention_Z[sets] + self._expert_Z[sets]
+            cost_Z[sets] = attention_Z[sets] + self._tables.expert_Z[sets]
         elif self._together(level):
             fits_Z = self._table(_CELLS, 1) < _NEVER
             kernels.spread_all(
-                self._attention_CZ, fits_Z, sets, parts, self._limit, cost_Z
+                self._tables.attention_CZ, fits_Z, sets, parts, self._limit, cost_Z
             )
         else:
             halves = self._table(level, parts // 2), self._table(level, -(-parts // 2))
@@ -188,9 +252,9 @@ class _Search:
             return [items]
         if self._together(level):
             fits_Z = self._table(_CELLS, 1) < _NEVER
-            sets, unused_Z = np.array([items]), np.empty_like(self._expert_Z)
+            sets, unused_Z = np.array([items]), np.empty_like(self._tables.expert_Z)
             cell_H: Int64Array = kernels.spread_all(
-                self._attention_CZ, fits_Z, sets, parts, self._limit, unused_Z
+                self._tables.attention_CZ, fits_Z, sets, parts, self._limit, unused_Z
             )
             return cell_H.tolist()
         halves = self._table(level, parts // 2), self._table(level, -(-parts // 2))
@@ -200,57 +264,40 @@ class _Search:
             *self._split(level, items ^ first, -(-parts // 2)),
         ]
 
-    def _listed(self, cells: int) -> Int64Array:
+    def _sets(self, cells: int) -> npt.NDArray[np.int32]:
         """Return the sets that so many cells of a layout below the limit may hold.
 
         The cells are part of one group, or whole groups of one block, or whole blocks.
         """
-        instance, most = self._instance, self._limit - 1
+        if cells not in self._listed:
+            wanted_Z = self._wanted(cells)
+            self._listed[cells] = np.flatnonzero(wanted_Z).astype(np.int32)
+        return self._listed[cells]
+
+    def _wanted(self, cells: int) -> BoolArray:
+        instance, tables, most = self._instance, self._tables, self._limit - 1
         shards, h = instance.num_shards, instance.shard_size
         if instance.coupling == "step":
             whole = cells // (h * instance.num_rows)
             touched, others = max(1, whole), shards - whole
         else:
             touched, others = min(shards, max(1, cells // h)), shards
-        whole_Z = self._volume(h)
+        wanted_Z = tables.fit(cells)
+        wanted_Z &= tables.fit(instance.num_cells - cells)[::-1]
+        wanted_Z &= tables.volume(min(cells, h)) <= touched * most
+        whole_Z = tables.volume(h)
         rest_Z = whole_Z[::-1]  # the complement of a set stands at the other end
-        rest_fits_Z = self._room.for_cells(instance.num_cells - cells)[::-1]
-        wanted_Z = self._room.for_cells(cells) & rest_fits_Z
-        wanted_Z &= self._volume(min(cells, h)) <= touched * most
         wanted_Z &= rest_Z <= others * most
         if cells >= h:
             wanted_Z &= whole_Z + rest_Z <= shards * most
-        return np.flatnonzero(wanted_Z)
-
-    def _volume(self, cells: int) -> Int64Array:
-        """Return what each set costs at least, spread evenly over cells of a group."""
-        volume_Z: Int64Array = -(-self._attention_CZ // cells)
-        return volume_Z.sum(axis=0) + self._expert_Z
+        return wanted_Z
 
 
-class _Room:
-    """Tokens, samples and number of items of every set, against the limits of cells."""
-
-    def __init__(self, instance: LayoutInstance) -> None:
-        self._instance = instance
-        self._tokens_Z = _sums(instance.weight_I)
-        self._samples_Z = _sums(instance.num_samples_I)
-        self._size_Z = np.bitwise_count(np.arange(self._tokens_Z.size))
-
-    def for_cells(self, cells: int) -> BoolArray:
-        """Return which sets may fill so many cells, by volume, [Z]."""
-        instance = self._instance
-        fits_Z: BoolArray = self._tokens_Z <= cells * instance.token_cap
-        if instance.max_samples_per_cell is not None:
-            fits_Z &= self._samples_Z <= cells * instance.max_samples_per_cell
-        return fits_Z & (self._size_Z >= cells)
-
-
-def _sums(values_I: Int64Array) -> Int64Array:
+def _sums(values_I: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the sum of every set, [Z]."""
-    sum_Z = np.zeros(1, dtype=np.int64)
-    for value in values_I:
-        sum_Z = np.concatenate([sum_Z, sum_Z + value])
+    sum_Z = np.zeros(2**values_I.size, dtype=values_I.dtype)
+    for i, value in enumerate(values_I):
+        sum_Z[2**i : 2 ** (i + 1)] = sum_Z[: 2**i] + value
     return sum_Z
 
 

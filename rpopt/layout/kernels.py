@@ -64,7 +64,7 @@ def combine(
 ) -> None:
     """Compute the least cost of each listed set in two parts, where below the limit."""
     for items in sets_Z:
-        best, part = split(first_Z, second_Z, items, add, limit)
+        best, part = split(first_Z, second_Z, np.int64(items), add, limit)
         if part:
             cost_Z[items] = best
 
@@ -122,7 +122,14 @@ def spread_all(
     best_H = np.zeros(cells, np.int64)
     for items in sets_Z:
         best = spread(
-            attention_CZ, fits_Z, items, cells, limit, peak_HC, cell_H, best_H
+            attention_CZ,
+            fits_Z,
+            np.int64(items),  # one type in all of the recursion
+            cells,
+            limit,
+            peak_HC,
+            cell_H,
+            best_H,
         )
         if best < limit:
             cost_Z[items] = best

@@ -121,10 +121,41 @@ def test_what_takes_too_long_is_not_begun() -> None:
     instance = twelve_items()
     found = enumeration.enumeration(instance, dealt(instance))
     assert found is not None
-    steps = found[1].evidence["steps"]
-    assert enumeration.enumeration(instance, found[0], most_steps=steps - 1) is None
+    fewest = 64 << instance.num_items
+    assert enumeration.enumeration(instance, found[0], most_steps=fewest // 8) is None
     many = random_instance(np.random.default_rng(3), MOST_ITEMS + 1, 1, [0, 0])
     assert enumeration.enumeration(many, dealt(many)) is None
+
+
+def test_a_search_that_ends_early_has_raised_the_bound() -> None:
+    """Limits rise from the bound; the last one may take more steps than are allowed."""
+    instance = twelve_items()
+    best, bound = solved_from(instance, 10**9)
+    partial = 0
+    for steps in range(200_000, 2_000_000, 20_000):
+        found = enumeration.enumeration(instance, dealt(instance), most_steps=steps)
+        if found is not None and found[1].value < best:
+            partial += 1
+            assert bounds.recheck(instance, found[1]) == found[1].value
+            assert evaluate(instance, found[0]).j_ticks >= best
+    assert partial
+    assert bound.value == best
+
+
+def solved_from(instance: LayoutInstance, most_steps: int) -> tuple[int, Bound]:
+    found = enumeration.enumeration(instance, dealt(instance), most_steps=most_steps)
+    assert found is not None
+    return evaluate(instance, found[0]).j_ticks, found[1]
+
+
+@pytest.mark.slow
+def test_twenty_four_items_close_in_less_than_two_gib() -> None:
+    resource = pytest.importorskip("resource")
+    instance = reference_like(24, 2)
+    ticks, bound = solved_from(instance, 10**10)
+    assert bound.value == ticks
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert peak_kib < 2 * 2**20
 
 
 # ----------------------------------------------------------------------- the evidence
@@ -157,7 +188,7 @@ def test_a_bound_above_the_optimum_is_refuted_by_the_search_itself() -> None:
     ticks, bound = solved(instance, dealt(instance))
     wrong = evaluate(instance, dealt(instance)).j_ticks
     assert wrong > ticks
-    steps = enumeration._Search(instance, wrong).steps
+    steps = enumeration._Search(enumeration._Tables(instance), wrong).steps
     higher = dataclasses.replace(bound, value=wrong, evidence={"steps": steps})
     assert bounds.recheck(instance, higher) == ticks
 
@@ -166,7 +197,7 @@ def test_a_bound_below_the_optimum_is_still_a_bound() -> None:
     instance = twelve_items()
     ticks, bound = solved(instance, dealt(instance))
     for value in (ticks - 1, instance.offset_ticks, 0, -(2**70)):
-        steps = enumeration._Search(instance, value).steps
+        steps = enumeration._Search(enumeration._Tables(instance), value).steps
         lower = dataclasses.replace(bound, value=value, evidence={"steps": steps})
         assert bounds.recheck(instance, lower) == value
 
