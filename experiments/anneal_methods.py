@@ -20,7 +20,8 @@ from experiments.anneal_cases import Case, Generated, case
 from experiments.runner import Outcome, Run
 from rpopt.anneal import AnnealResult, anneal
 from rpopt.checks import require_feasible
-from rpopt.exact.layout_levels import level_bound
+from rpopt.exact.layout_leaders import leader_bound
+from rpopt.layout.bounds import volume
 from rpopt.layout.cells import repair
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance, check
@@ -181,8 +182,10 @@ def _cp_sat(source: Source, run: Run, limit_s: float) -> Found:
     )
 
 
-def _level_bound(source: Source, run: Run, limit_s: float) -> Found:
-    bound = level_bound(case(source).instance, time_limit_s=limit_s)[-1]
+def _leader_bound(source: Source, run: Run, limit_s: float) -> Found:
+    instance = case(source).instance
+    known = volume(instance)
+    bound = leader_bound(instance, floor=known.value, time_limit_s=limit_s) or known
     return Found(layout=None, bound_ticks=bound.value, termination=bound.name)
 
 
@@ -195,7 +198,7 @@ METHODS: Mapping[str, Method] = {
     "warm, placement": _warm("placement"),
     "warm, samples": _warm("samples"),
     "CP-SAT": _cp_sat,
-    "level bound": _level_bound,
+    "leader bound": _leader_bound,
 }
 
 

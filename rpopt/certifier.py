@@ -15,7 +15,7 @@ from formulations import layout_makespan, placement_makespan
 from rpopt.certificate import Bound, Certificate
 from rpopt.checks import require_feasible
 from rpopt.errors import InstanceError, SolverError
-from rpopt.exact.layout_levels import level_bound
+from rpopt.exact.layout_leaders import leader_bound
 from rpopt.exact.solve import solve_packing
 from rpopt.highs import SolverResult, compile_pyomo, load_pyomo, solve, start_of
 from rpopt.layout import bounds as layout_bounds
@@ -170,7 +170,7 @@ def certify_layout(
     seed: int,
     progress: Progress,
 ) -> tuple[Certificate, ...]:
-    """Certify J: exact bounds, enumeration of few items, level bounds, a MILP."""
+    """Certify J: exact bounds, enumeration of few items, leader bound, a MILP."""
     layouts = [] if start is None else [start]
     if start is None:
         packed = certify_rows(_packing_of(instance), deadline_s=deadline_s)
@@ -187,7 +187,7 @@ def certify_layout(
         progress(known.lower, known.upper)
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
-        known = _level_bounds(instance, known, best, left_s / 4 if small else left_s)
+        known = _with_leaders(instance, known, best, left_s / 4 if small else left_s)
         progress(known.lower, known.upper)
     if small and not known.closed and _left_s(deadline_s) > 0:
         known = _solve_layout(instance, known, best, deadline_s)
@@ -195,15 +195,15 @@ def certify_layout(
     return (known,)
 
 
-def _level_bounds(
+def _with_leaders(
     instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
 ) -> Certificate:
     try:
-        found = level_bound(instance, time_limit_s=time_limit_s)
+        bound = leader_bound(instance, floor=known.lower, time_limit_s=time_limit_s)
     except SolverError as error:
         return _failed(known, error)
-    bounds = _standing([*known.bounds, *_new(list(known.bounds), found)], known.upper)
-    return layout_certificate(instance, best, bounds, termination="level bounds")
+    bounds = known.bounds if bound is None else (*known.bounds, bound)
+    return layout_certificate(instance, best, bounds, termination="leader bound")
 
 
 def _enumerated(

@@ -272,7 +272,7 @@ def test_a_solver_error_is_told_and_nothing_is_lost(
 
     monkeypatch.setattr(certifier, "solve", fail)
     monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
-    monkeypatch.setattr(certifier, "level_bound", fail)
+    monkeypatch.setattr(certifier, "leader_bound", fail)
     instance, optimum = open_layout()
     (found,) = enclose(certify(instance), instance, [optimum])
     assert found.termination.endswith("HiGHS failed: HiGHS contradicts itself")

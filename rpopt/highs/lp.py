@@ -75,6 +75,9 @@ class LpHandle:
     ----------
     model
         The LP to start from; see `LinearModel.relaxed` for models with integers.
+    interior_point
+        Whether to solve from scratch by the interior-point method instead, and to stop
+        at its solution, which is no vertex.
 
     Raises
     ------
@@ -84,7 +87,7 @@ class LpHandle:
         When HiGHS cannot be started or refuses the model.
     """
 
-    def __init__(self, model: LinearModel) -> None:
+    def __init__(self, model: LinearModel, *, interior_point: bool = False) -> None:
         if model.integrality.any():
             raise InstanceError(
                 f"{int(model.integrality.sum())} columns are integer; an LP handle"
@@ -97,7 +100,10 @@ class LpHandle:
         except ChildGoneError as error:
             raise SolverError(f"{error}; the LP handle did not start") from error
         self._close = weakref.finalize(self, self._child.close)
-        request = {"model": payload(model), "options": {"solver": "simplex"}}
+        options = {"solver": "simplex"}
+        if interior_point:
+            options = {"solver": "ipm", "run_crossover": "off"}
+        request = {"model": payload(model), "options": options}
         self._ask("lp_load", request)
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rpopt.certificate import Bound
 from rpopt.errors import CertificateError, InstanceError
-from rpopt.layout import enumeration, level_bound
+from rpopt.layout import enumeration, leader_bound
 from rpopt.layout.instance import LayoutInstance
 from rpopt.records import Int64Array, int_array, positive_int
 
@@ -99,7 +99,7 @@ def recheck_largest_item(instance: LayoutInstance, bound: Bound) -> int:
 RECHECKS: dict[str, Callable[[LayoutInstance, Bound], int]] = {
     "volume": recheck_volume,
     "largest item": recheck_largest_item,
-    **dict.fromkeys(level_bound.NAMES, level_bound.recheck),
+    leader_bound.NAME: leader_bound.recheck,
     enumeration.NAME: enumeration.recheck,
 }
 """How each arithmetic bound is recomputed."""

@@ -39,7 +39,7 @@ NAME = "enumeration"
 MOST_ITEMS = 24
 """A table has an entry per set, so 2^24 of them (128 MiB); at most nine are kept."""
 MOST_STEPS = 2 * 10**9
-"""About ten seconds; a search that takes more is not begun, nor repeated by `recheck`."""
+"""About ten seconds; what takes more is not begun, nor repeated by `recheck`."""
 STEPS_PER_S = 10**8
 """About half of what an idle core does."""
 _STEPS_PER_SET = 16  # what it costs to fill the tables of one search, in steps

@@ -63,8 +63,9 @@ def combine(
     first_Z: Any, second_Z: Any, sets_Z: Any, add: bool, limit: int, cost_Z: Any
 ) -> None:
     """Compute the least cost of each listed set in two parts, where below the limit."""
-    for items in sets_Z:
-        best, part = split(first_Z, second_Z, np.int64(items), add, limit)
+    for number in sets_Z:
+        items: Any = np.int64(number)
+        best, part = split(first_Z, second_Z, items, add, limit)
         if part:
             cost_Z[items] = best
 
@@ -120,16 +121,10 @@ def spread_all(
     peak_HC = np.zeros((cells + 1, attention_CZ.shape[0]), np.int64)
     cell_H = np.zeros(cells, np.int64)
     best_H = np.zeros(cells, np.int64)
-    for items in sets_Z:
+    for number in sets_Z:
+        items: Any = np.int64(number)  # one type in all of the recursion
         best = spread(
-            attention_CZ,
-            fits_Z,
-            np.int64(items),  # one type in all of the recursion
-            cells,
-            limit,
-            peak_HC,
-            cell_H,
-            best_H,
+            attention_CZ, fits_Z, items, cells, limit, peak_HC, cell_H, best_H
         )
         if best < limit:
             cost_Z[items] = best

@@ -12,7 +12,7 @@ from rpopt.errors import CertificateError
 from rpopt.layout.bounds import largest_item, layout_bounds, recheck, volume
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance
-from rpopt.layout.level_bound import NAMES, Level, Multipliers
+from rpopt.layout.leader_bound import NAME, LeaderClass, Multipliers
 from rpopt.plans import Layout
 from tests.layout.cases import Case, cases, instance, tiny_instances, worked_example
 from tests.oracle.layout import optimal_ticks
@@ -93,19 +93,18 @@ def test_a_giant_exceeds_the_volume_bound() -> None:
     assert max(b.value for b in layout_bounds(problem)) == bound.value
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_level_bounds_are_rechecked_too(name: str) -> None:
-    """One level and alpha = 1 / h: each item priced by its share of perfect balance."""
+def test_the_leader_bound_is_rechecked_too() -> None:
+    """One class and alpha = 1 / h: each item priced by its share of perfect balance."""
     problem = instance()
     ticks_I = problem.attention_ticks_IC[:, 0] + 2 * 5 * problem.load_ILP[:, 0, 0]
-    level = Level(above=-1, alpha=1, theta=((0, 0, 5),))
+    anyone = LeaderClass(start=0, alpha=1, room=0, theta=((0, 0, 5),))
     multipliers = Multipliers(
         attention_class=0,
         denominator=2,
         price_I=tuple(ticks_I.tolist()),
-        levels=(level,),
+        classes=(anyone,),
     )
-    bound = evidence(name, multipliers.evidence())
+    bound = evidence(NAME, multipliers.evidence())
     assert recheck(problem, bound) == volume(problem).value
 
 
