@@ -1,4 +1,4 @@
-"""Stop criteria: objects that a search asks after every sweep."""
+"""Stop criteria: objects that a search asks after every sweep; and deadlines."""
 
 import time
 from collections.abc import Sequence
@@ -6,6 +6,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rpopt.errors import InstanceError
+
+
+class OutOfTimeError(Exception):
+    """A deadline passed inside a computation; whoever set it keeps what is known."""
+
+
+def require_time(deadline_s: float) -> None:
+    """Raise an `OutOfTimeError` from a deadline on, on the clock `time.monotonic`."""
+    if time.monotonic() >= deadline_s:
+        raise OutOfTimeError
 
 
 class StopCriterion(Protocol):

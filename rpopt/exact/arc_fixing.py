@@ -13,6 +13,7 @@ Exact solution of network flow models with strong relaxations, for the fixing.
 Axis letters: K item types, W token positions 0..capacity.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,9 @@ from rpopt.exact.column_generation import DualBound
 from rpopt.exact.item_types import ItemTypes
 from rpopt.highs.linear import FloatArray, LinearModel
 from rpopt.records import BoolArray, Int64Array
+from rpopt.stop import require_time
 
-MAX_TABLE = 2**26
+MAX_TABLE = 2**25
 _NEVER = -(2**61)
 
 
@@ -63,19 +65,24 @@ def slack(bound: DualBound, num_cells: int) -> int:
     return num_cells * bound.best - bound.total
 
 
-def fix_arcs(network: Network, bounds: Sequence[DualBound]) -> Network:
-    """Remove arcs by every bound in turn until none removes any more."""
+def fix_arcs(
+    network: Network, bounds: Sequence[DualBound], *, deadline_s: float = math.inf
+) -> Network:
+    """Remove arcs by every bound in turn until none removes any more.
+
+    From the deadline on (`time.monotonic`) it raises an `OutOfTimeError`.
+    """
     arcs = -1
     while network.num_arcs != arcs:
         arcs = network.num_arcs
         for bound in bounds:
-            network = _fix_once(network, bound)
+            network = _fix_once(network, bound, deadline_s)
     return network
 
 
-def _fix_once(network: Network, bound: DualBound) -> Network:
-    arrive_KW = _forward(network, bound.value_K)
-    leave_KW = _backward(network, bound.value_K)
+def _fix_once(network: Network, bound: DualBound, deadline_s: float) -> Network:
+    arrive_KW = _forward(network, bound.value_K, deadline_s)
+    leave_KW = _backward(network, bound.value_K, deadline_s)
     worst = bound.best - slack(bound, network.num_cells)
     arc_KW = np.zeros_like(network.arc_KW)
     for k, weight in enumerate(network.types.weight_K):
@@ -84,13 +91,14 @@ def _fix_once(network: Network, bound: DualBound) -> Network:
     return Network(types=network.types, num_cells=network.num_cells, arc_KW=arc_KW)
 
 
-def _forward(network: Network, value_K: Int64Array) -> Int64Array:
+def _forward(network: Network, value_K: Int64Array, deadline_s: float) -> Int64Array:
     """Return the best value with which an item of a type can start at a position."""
     types = network.types
     arrive_KW = np.empty(network.arc_KW.shape, dtype=np.int64)
     done_W = np.full(types.capacity + 1, _NEVER)
     done_W[0] = 0
     for k, weight in enumerate(types.weight_K):
+        require_time(deadline_s)
         copies_W, best_W = done_W, done_W
         for _ in range(_copies(types, k)):
             arrive_KW[k] = best_W
@@ -102,12 +110,13 @@ def _forward(network: Network, value_K: Int64Array) -> Int64Array:
     return arrive_KW
 
 
-def _backward(network: Network, value_K: Int64Array) -> Int64Array:
+def _backward(network: Network, value_K: Int64Array, deadline_s: float) -> Int64Array:
     """Return the best value that can follow an item of a type that ends at a place."""
     types = network.types
     leave_KW = np.empty(network.arc_KW.shape, dtype=np.int64)
     rest_W = np.zeros(types.capacity + 1, dtype=np.int64)
     for k in range(types.num_types - 1, -1, -1):
+        require_time(deadline_s)
         weight = types.weight_K[k]
         copies_W, best_W = rest_W, rest_W
         for _ in range(_copies(types, k)):

@@ -21,6 +21,7 @@ from rpopt.exact.knapsack import Knapsack
 from rpopt.exact.master import LpPoint, Master
 from rpopt.highs.linear import FloatArray
 from rpopt.records import Int64Array
+from rpopt.stop import OutOfTimeError
 
 _LARGEST_VALUE = 2**30 - 1  # of a cell, so that the knapsack can work in 32 bits
 _SMOOTHING = 0.5
@@ -143,7 +144,10 @@ def generate(
         lp_cells = math.ceil(point.objective - num_fixed - _TOLERANCE)
         if not converge and state.bound.cells >= lp_cells:
             break
-        improved = _price_out(master, knapsack, demand_K, point, state)
+        try:
+            improved = _price_out(master, knapsack, demand_K, point, state)
+        except OutOfTimeError:
+            break
         if state.bound is not history[-1]:
             history.append(state.bound)
         if not improved:

@@ -83,7 +83,7 @@ def decide(
     bounds
         Dual bounds of at most `num_cells` cells, the best one first.
     deadline_s
-        When to stop, on the clock of `time.monotonic`.
+        When to stop, on the clock of `time.monotonic`; may raise an `OutOfTimeError`.
     """
     verdict = Verdict(num_cells)
     if types.num_types * (types.capacity + 1) > MAX_TABLE:
@@ -97,7 +97,8 @@ def decide(
 def _ask_flow(
     types: ItemTypes, bounds: Sequence[DualBound], verdict: Verdict, deadline_s: float
 ) -> None:
-    network = fix_arcs(full_network(types, verdict.num_cells), bounds)
+    network = full_network(types, verdict.num_cells)
+    network = fix_arcs(network, bounds, deadline_s=deadline_s)
     if network.num_arcs > _MAX_ARCS:
         return
     if not network.arc_KW.any(axis=1).all():
@@ -111,7 +112,9 @@ def _ask_flow(
 def _ask_cover(
     types: ItemTypes, bounds: Sequence[DualBound], verdict: Verdict, deadline_s: float
 ) -> None:
-    pattern_QK = enumerate_patterns(types, bounds, verdict.num_cells, _MAX_PATTERNS)
+    pattern_QK = enumerate_patterns(
+        types, bounds, verdict.num_cells, _MAX_PATTERNS, deadline_s=deadline_s
+    )
     if pattern_QK is None:
         return
     if not pattern_QK.any(axis=0).all():

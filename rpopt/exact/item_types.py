@@ -15,6 +15,8 @@ import numpy as np
 from rpopt.packing.instance import PackingInstance, PackingSolution
 from rpopt.records import Int64Array
 
+_MOST_BITS = 2**33  # to be shifted in the search for the largest load
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemTypes:
@@ -175,7 +177,12 @@ def _binding_limit(instance: PackingInstance) -> int:
 
 
 def _largest_load(weight_K: Int64Array, demand_K: Int64Array, capacity: int) -> int:
-    """Return the largest total of items that is at most the capacity."""
+    """Return the largest total of items that is at most the capacity.
+
+    Where that is much work, the capacity itself: only a little is lost.
+    """
+    if capacity * weight_K.size > _MOST_BITS:
+        return capacity
     mask = (1 << (capacity + 1)) - 1
     reach = 1
     for weight, demand in zip(weight_K.tolist(), demand_K.tolist(), strict=True):

@@ -44,19 +44,21 @@ def fill(
     weight_T: Any,
     samples_T: Any,
     value_T: Any,
+    begin: int,
+    end: int,
     stride: int,
     kept_BSW: Any,
     table_SW: Any,
     best_T: Any,
 ) -> None:
-    """Offer all slots in turn; keep the table before every `stride` of them.
+    """Offer slots begin..end in turn; keep the table before every `stride` of all.
 
     `best_T` receives the best value for the full capacity after each slot. Token counts
     between `full` and `full` less the lightest slot are never asked for again.
     """
     full = table_SW.shape[1] - 1
     top = full - weight_T.min()
-    for t in range(weight_T.size):
+    for t in range(begin, end):
         if t % stride == 0:
             kept_BSW[t // stride] = table_SW
         _take(table_SW, weight_T[t], samples_T[t], value_T[t], full, top)

@@ -10,6 +10,8 @@ Pisinger, Knapsack Problems (2004), for the programme and for bundling copies.
 Axis letters: K item types, T slots, Q patterns.
 """
 
+import math
+import threading
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +20,15 @@ import numpy as np
 
 from rpopt.errors import InstanceError
 from rpopt.exact.item_types import ItemTypes
+from rpopt.packing.instance import PackingInstance
 from rpopt.records import Int64Array
+from rpopt.stop import OutOfTimeError, require_time
 
 MEMORY_LIMIT_BYTES = 2**30
 MAX_VALUE = 2**62
 _STRIDE = 12
 _LONGEST_STRIDE = 18
+_WORK_PER_CALL = 2**27  # table entries between two looks at the clock
 _FEW_SLOTS, _FEW_ITEMS, _MOST_STEPS = 100, 6, 20_000  # when to search instead
 
 
@@ -46,6 +51,33 @@ class Pricing:
     pattern_QK: Int64Array
 
 
+def load_kernels(deadline_s: float) -> None:
+    """Load the compiled code; the first time ever it is compiled, for seconds.
+
+    Raises
+    ------
+    OutOfTimeError
+        When it is not there by the deadline; compiling goes on in the background.
+    """
+    thread = threading.Thread(target=_use_kernels)
+    thread.start()
+    left_s = max(0.0, deadline_s - time.monotonic())
+    thread.join(min(left_s, threading.TIMEOUT_MAX))
+    if thread.is_alive():
+        raise OutOfTimeError
+
+
+def _use_kernels() -> None:
+    """Use every kernel with every type of its arguments once."""
+    knapsack = Knapsack(
+        ItemTypes.of(PackingInstance(weight_I=np.array([3, 2, 1]), capacity=4))
+    )
+    for value in (1, 2**32):
+        value_K = np.full(3, value)
+        knapsack.price(value_K, max_patterns=1)
+        knapsack.price(value_K, max_patterns=2)
+
+
 class Knapsack:
     """The knapsack over the item types of an instance; keeps its memory between runs.
 
@@ -53,10 +85,13 @@ class Knapsack:
     ----------
     types
         Weights, samples and the capacity.
+    deadline_s
+        When to give up with an `OutOfTimeError`, on the clock of `time.monotonic`.
     """
 
-    def __init__(self, types: ItemTypes) -> None:
+    def __init__(self, types: ItemTypes, deadline_s: float = math.inf) -> None:
         self.types = types
+        self.deadline_s = deadline_s
         self.seconds_s = 0.0
         self.num_runs = 0
         self._memory = np.empty(0, dtype=np.int64)
@@ -114,7 +149,7 @@ class Knapsack:
             rough = self.price(
                 value_K, demand_K=demand_K, max_patterns=max_patterns, unit=2 * unit
             )
-            return replace(rough, best=_best_value(slots)) if unit == 1 else rough
+            return replace(rough, best=self._best_value(slots)) if unit == 1 else rough
         best_Q, chosen_QT = found or self._run(slots, max_patterns)
         q, t = np.nonzero(chosen_QT)
         pattern_QK = np.zeros((best_Q.size, types.num_types), dtype=np.int64)
@@ -133,13 +168,39 @@ class Knapsack:
         value_T = slots.value_T.astype(slots.dtype)
         stride = _stride(slots)
         kept_BSW = self._tables(-(-weight_T.size // stride), slots.shape, slots.dtype)
-        table_SW = np.zeros(slots.shape, dtype=slots.dtype)
-        best_T = np.empty_like(value_T)
-        kernels.fill(weight_T, samples_T, value_T, stride, kept_BSW, table_SW, best_T)
+        best_T = self._fill(slots, stride, kept_BSW)
         last_Q = np.flatnonzero(np.diff(best_T, prepend=0) > 0)[-max_patterns:]
         chosen_QT = np.zeros((last_Q.size, weight_T.size), dtype=np.int8)
         kernels.trace(weight_T, samples_T, value_T, stride, kept_BSW, last_Q, chosen_QT)
         return best_T[last_Q].astype(np.int64), chosen_QT
+
+    def _fill(self, slots: "_Slots", stride: int, kept_BSW: Any) -> Any:
+        """Offer all slots; keep tables; return the best value after each slot."""
+        from rpopt.exact import kernels
+
+        value_T = slots.value_T.astype(slots.dtype)
+        table_SW = np.zeros(slots.shape, dtype=slots.dtype)
+        best_T = np.empty_like(value_T)
+        step = max(1, _WORK_PER_CALL // table_SW.size)
+        for begin in range(0, value_T.size, step):
+            require_time(self.deadline_s)
+            kernels.fill(
+                slots.weight_T,
+                slots.samples_T,
+                value_T,
+                begin,
+                min(begin + step, value_T.size),
+                stride,
+                kept_BSW,
+                table_SW,
+                best_T,
+            )
+        return best_T
+
+    def _best_value(self, slots: "_Slots") -> int:
+        """Return the best value without keeping what its pattern is read from."""
+        kept_BSW = np.empty((1, *slots.shape), dtype=slots.dtype)
+        return int(self._fill(slots, slots.value_T.size, kept_BSW)[-1])
 
     def _tables(self, num: int, shape: tuple[int, int], dtype: Any) -> Any:
         size = num * shape[0] * shape[1]
@@ -236,23 +297,3 @@ def _stride(slots: _Slots) -> int:
     table_bytes = slots.shape[0] * slots.shape[1] * np.dtype(slots.dtype).itemsize
     fitting = max(1, MEMORY_LIMIT_BYTES // table_bytes)
     return max(_STRIDE, -(-slots.weight_T.size // fitting))
-
-
-def _best_value(slots: _Slots) -> int:
-    """Return the best value without keeping what its pattern could be read from."""
-    from rpopt.exact import kernels
-
-    value_T = slots.value_T.astype(slots.dtype)
-    kept_BSW = np.empty((1, *slots.shape), dtype=slots.dtype)
-    table_SW = np.zeros(slots.shape, dtype=slots.dtype)
-    best_T = np.empty_like(value_T)
-    kernels.fill(
-        slots.weight_T,
-        slots.samples_T,
-        value_T,
-        value_T.size,
-        kept_BSW,
-        table_SW,
-        best_T,
-    )
-    return int(best_T[-1])

@@ -15,6 +15,7 @@ and Valerio de Carvalho (2006) for dual cuts and dual-optimal inequalities.
 Axis letters: K item types, M rows (knots), Q patterns.
 """
 
+import math
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -60,10 +61,17 @@ class Master:
         `take_in`.
     knot_M
         Weights of the knots, increasing; None gives each type its own row.
+    deadline_s
+        When the solver is ended at the latest, on the clock of `time.monotonic`.
     """
 
     def __init__(
-        self, types: ItemTypes, pool: PatternPool, knot_M: Int64Array | None = None
+        self,
+        types: ItemTypes,
+        pool: PatternPool,
+        knot_M: Int64Array | None = None,
+        *,
+        deadline_s: float = math.inf,
     ) -> None:
         self.types, self.pool = types, pool
         self.share_KM = shares(types, knot_M)
@@ -88,7 +96,7 @@ class Master:
             rows=matrix.indices,
             coefs=matrix.data,
         )
-        self._lp = LpHandle(model)
+        self._lp = LpHandle(model, deadline_s=deadline_s)
 
     def __enter__(self) -> Self:
         """Return the master problem itself."""

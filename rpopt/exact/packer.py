@@ -29,14 +29,19 @@ class Packer:
         The item types.
     cells
         A packing: the types of the items in each cell.
+    deadline_s
+        When to stop, on the clock of `time.monotonic`; may raise an `OutOfTimeError`.
     """
 
-    def __init__(self, types: ItemTypes, cells: Iterable[Int64Array]) -> None:
+    def __init__(
+        self, types: ItemTypes, cells: Iterable[Int64Array], deadline_s: float
+    ) -> None:
         self.types = types
-        self.knapsack = Knapsack(types)
+        self.deadline_s = deadline_s
+        self.knapsack = Knapsack(types, deadline_s)
         self.pool = PatternPool(types.num_types)
         self.pool.add_cells(cells)
-        self.master = Master(types, self.pool)
+        self.master = Master(types, self.pool, deadline_s=deadline_s)
         self.relaxation: Relaxation | None = None
         self.num_dives = 0
 
@@ -56,7 +61,6 @@ class Packer:
     def bound(
         self,
         stop_at: int,
-        deadline_s: float,
         *,
         first: DualBound | None = None,
         converge: bool = False,
@@ -69,15 +73,13 @@ class Packer:
             self.types.demand_K,
             num_fixed=0,
             stop_at=stop_at,
-            deadline_s=deadline_s,
+            deadline_s=self.deadline_s,
             first=first,
             converge=converge,
         )
         return self.relaxation.bound
 
-    def dive(
-        self, budget: int, deadline_s: float, rng: np.random.Generator
-    ) -> list[Int64Array] | None:
+    def dive(self, budget: int, rng: np.random.Generator) -> list[Int64Array] | None:
         """Return a packing into at most `budget` cells, or None if a dive finds none.
 
         The first dive follows the relaxation; later ones are perturbed at random.
@@ -87,7 +89,7 @@ class Packer:
             self.master,
             self.knapsack,
             dive,
-            deadline_s=deadline_s,
+            deadline_s=self.deadline_s,
             rng=rng,
             first=self.relaxation.bound if self.relaxation else None,
             noise=_NOISE if self.num_dives else 0.0,
@@ -113,10 +115,10 @@ def pack_part(
     if cells is None:
         start = part.first_fit(part.demand_K, int(part.demand_K.sum()))
         assert start is not None
-        with Packer(part, start) as packer:
-            if packer.bound(budget + 1, deadline_s).cells <= budget:
+        with Packer(part, start, deadline_s) as packer:
+            if packer.bound(budget + 1).cells <= budget:
                 for _ in range(dives):
-                    cells = packer.dive(budget, deadline_s, rng)
+                    cells = packer.dive(budget, rng)
                     if cells is not None:
                         break
     return None if cells is None else [kept[cell] for cell in cells]

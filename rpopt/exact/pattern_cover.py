@@ -9,6 +9,7 @@ the bin-packing problem.
 Axis letters: K item types, W token positions, Q patterns.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,18 +18,27 @@ from rpopt.exact.column_generation import DualBound
 from rpopt.exact.item_types import ItemTypes
 from rpopt.highs.linear import LinearModel
 from rpopt.records import Int64Array
+from rpopt.stop import require_time
+
+_STEPS_PER_LOOK = 4096  # at the clock
 
 
 def enumerate_patterns(
-    types: ItemTypes, bounds: Sequence[DualBound], num_cells: int, limit: int
+    types: ItemTypes,
+    bounds: Sequence[DualBound],
+    num_cells: int,
+    limit: int,
+    *,
+    deadline_s: float = math.inf,
 ) -> Int64Array | None:
     """Return every pattern whose slack fits, shape (Q, K); None above `limit` of them.
 
     The slack of a pattern is what it lacks of the best value of a cell; in z cells the
-    slacks add up to z times the best value less the value of all the items.
+    slacks add up to z times the best value less the value of all the items. From the
+    deadline on (`time.monotonic`) it raises an `OutOfTimeError`.
     """
     floors = [(num_cells - 1) * -b.best + b.total for b in bounds]
-    suffix_KW = _suffix_values(types, bounds[0].value_K)
+    suffix_KW = _suffix_values(types, bounds[0].value_K, deadline_s)
     value_BK = np.stack([b.value_K for b in bounds])
     weight = types.weight_K.tolist()
     value = bounds[0].value_K.tolist()
@@ -44,6 +54,8 @@ def enumerate_patterns(
         steps += 1
         if steps > 50 * limit:
             return None
+        if steps % _STEPS_PER_LOOK == 0:
+            require_time(deadline_s)
         if k == types.num_types:
             pattern_K = np.array(counts, dtype=np.int64)
             cell = np.repeat(np.arange(types.num_types), pattern_K)
@@ -60,10 +72,13 @@ def enumerate_patterns(
     return np.array(found, dtype=np.int64).reshape(-1, types.num_types)
 
 
-def _suffix_values(types: ItemTypes, value_K: Int64Array) -> Int64Array:
+def _suffix_values(
+    types: ItemTypes, value_K: Int64Array, deadline_s: float
+) -> Int64Array:
     """Return the best value of types k.. in a room of w tokens, shape (K + 1, W)."""
     best_KW = np.zeros((types.num_types + 1, types.capacity + 1), dtype=np.int64)
     for k in range(types.num_types - 1, -1, -1):
+        require_time(deadline_s)
         weight, value = int(types.weight_K[k]), int(value_K[k])
         best_KW[k] = best_KW[k + 1]
         for copies in range(1, int(types.demand_K[k]) + 1):

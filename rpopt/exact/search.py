@@ -3,6 +3,7 @@
 Axis letters: I items, K item types.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ from rpopt.exact.column_generation import DualBound
 from rpopt.exact.item_types import ItemTypes
 from rpopt.packing.instance import PackingInstance, PackingSolution, check
 from rpopt.packing.knapsack import dual_weights
+from rpopt.stop import OutOfTimeError
 
 Report = Callable[[str, int, int], None]
+_GRACE_S = 0.5  # for checking a bound that was found just in time
 
 
 @dataclass(slots=True)
@@ -87,7 +90,9 @@ class Search:
     def prove_dual(self, types: ItemTypes, bound: DualBound) -> None:
         """Take over a dual bound, if it is better, with evidence that stands alone."""
         if bound.cells > self.lower:
-            self.prove(dual_weights(self.instance, bound.value_K[types.type_I]))
+            value_I, late_s = bound.value_K[types.type_I], self.deadline_s + _GRACE_S
+            with contextlib.suppress(OutOfTimeError):
+                self.prove(dual_weights(self.instance, value_I, deadline_s=late_s))
 
     def _report(self, method: str) -> None:
         if self.progress is not None and self.best is not None:

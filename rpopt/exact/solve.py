@@ -11,6 +11,7 @@ from rpopt.certificate import Bound
 from rpopt.checks import require_feasible
 from rpopt.errors import InstanceError, SolverError
 from rpopt.exact.item_types import ItemTypes
+from rpopt.exact.knapsack import load_kernels
 from rpopt.exact.search import Report, Search
 from rpopt.exact.strategies import solve_by_knots, solve_full
 from rpopt.packing import bounds
@@ -20,8 +21,10 @@ from rpopt.packing.heuristics import (
     improve,
 )
 from rpopt.packing.instance import PackingInstance, PackingSolution, check
+from rpopt.stop import OutOfTimeError
 
 _SMALL_GAP = 4  # cells: then dearer heuristics are worth their time
+_IMPROVE_SHARE = 0.25  # of the time that is left
 _FULL_TYPES = 400
 
 
@@ -69,7 +72,7 @@ def solve_packing(
     instance
         What to pack.
     start
-        A feasible packing to begin with.
+        A feasible packing to begin with; it stands in for the dearer heuristics.
     target_cells
         Stop at a packing with at most this many cells: for a number of rows, more cells
         than the fewest may be good enough. Stop too when a bound exceeds the target.
@@ -107,24 +110,38 @@ def solve_packing(
 def _run(search: Search) -> None:
     """Walk from cheap methods to dear ones until the numbers meet."""
     instance = search.instance
-    for heuristic in (best_fit_decreasing, first_fit_decreasing):
-        search.accept(heuristic.__name__, heuristic(instance))
-    for method in (bounds.l1, bounds.l2, bounds.dff):
+    started = search.best is not None
+    search.accept("best_fit_decreasing", best_fit_decreasing(instance))
+    for method in bounds.METHODS.values():
         if not search.bounds or not search.done:
             search.prove(method(instance))
-    if not search.done and search.upper - search.lower <= _SMALL_GAP:
-        assert search.best is not None
-        cells_only = replace(instance, num_ranks=1, row_multiple=1)
-        search.accept("improve", improve(cells_only, search.best, lower=search.goal))
+    if not search.done:
+        search.accept("first_fit_decreasing", first_fit_decreasing(instance))
+    if not started and search.upper - search.lower <= _SMALL_GAP:
+        _improve(search)
     if search.done:
         return
     types = ItemTypes.of(instance)
     search.statistics["types"] = types.num_types
     strategy = solve_full if types.num_types <= _FULL_TYPES else solve_by_knots
     try:
+        load_kernels(search.deadline_s)
         strategy(search, types)
-    except SolverError as error:  # what is known stays known
-        search.statistics["failure"] = str(error)
+    except OutOfTimeError:  # what is known stays known
+        pass
+    except SolverError as error:
+        if time.monotonic() < search.deadline_s:
+            search.statistics["failure"] = str(error)
+
+
+def _improve(search: Search) -> None:
+    """Try dearer heuristics, for a part of the time."""
+    assert search.best is not None
+    cells_only = replace(search.instance, num_ranks=1, row_multiple=1)
+    now_s = time.monotonic()
+    until_s = now_s + _IMPROVE_SHARE * (search.deadline_s - now_s)
+    better = improve(cells_only, search.best, lower=search.goal, deadline_s=until_s)
+    search.accept("improve", better)
 
 
 def _result(search: Search) -> ExactPacking:

@@ -31,12 +31,12 @@ _SHARE_PER_LEVEL = 0.4  # of the time that is left
 def solve_full(search: Search, types: ItemTypes) -> None:
     """Column generation, dives, and the proof that a gap of one cannot be closed."""
     assert search.best is not None
-    with Packer(types, types.cells(search.best)) as packer:
-        search.prove_dual(types, packer.bound(search.upper, search.deadline_s))
+    with Packer(types, types.cells(search.best), search.deadline_s) as packer:
+        search.prove_dual(types, packer.bound(search.upper))
         tried: set[int] = set()
         while not search.done:
             for _ in range(_DIVES_BEFORE_PROOF):
-                cells = packer.dive(search.goal, search.deadline_s, search.rng)
+                cells = packer.dive(search.goal, search.rng)
                 if cells is not None:
                     search.accept("dive", types.solution(cells))
                 if search.done:
@@ -56,7 +56,7 @@ def solve_full(search: Search, types: ItemTypes) -> None:
 
 def _decide_gap(search: Search, types: ItemTypes, packer: Packer) -> None:
     """Find a packing that meets the bound, or show that there is none."""
-    bound = packer.bound(search.upper, search.deadline_s, converge=True)
+    bound = packer.bound(search.upper, converge=True)
     search.prove_dual(types, bound)
     if search.done or search.goal > search.lower:
         return
@@ -75,14 +75,14 @@ def _decide_gap(search: Search, types: ItemTypes, packer: Packer) -> None:
 def solve_by_knots(search: Search, types: ItemTypes) -> None:
     """Bounds from master problems with more and more knots; dives by their values."""
     assert search.best is not None
-    knapsack, pool = Knapsack(types), PatternPool(types.num_types)
+    knapsack, pool = Knapsack(types, search.deadline_s), PatternPool(types.num_types)
     pool.add_cells(types.cells(search.best))
     bound: DualBound | None = None
     knot_M, dived_at = first_knots(types, _FIRST_KNOTS), 0
     while not search.done:
         now_s = time.monotonic()
         until_s = now_s + _SHARE_PER_LEVEL * (search.deadline_s - now_s)
-        with Master(types, pool, knot_M) as master:
+        with Master(types, pool, knot_M, deadline_s=search.deadline_s) as master:
             relaxation = generate(
                 master,
                 knapsack,

@@ -1,6 +1,7 @@
 """An LP that HiGHS keeps between solves: for column generation and for diving."""
 
 import contextlib
+import math
 import time
 import weakref
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ class LpHandle:
     interior_point
         Whether to solve from scratch by the interior-point method instead, and to stop
         at its solution, which is no vertex.
+    deadline_s
+        When its process is ended at the latest, within 1 s, on `time.monotonic`.
 
     Raises
     ------
@@ -87,7 +90,13 @@ class LpHandle:
         When HiGHS cannot be started or refuses the model.
     """
 
-    def __init__(self, model: LinearModel, *, interior_point: bool = False) -> None:
+    def __init__(
+        self,
+        model: LinearModel,
+        *,
+        interior_point: bool = False,
+        deadline_s: float = math.inf,
+    ) -> None:
         if model.integrality.any():
             raise InstanceError(
                 f"{int(model.integrality.sum())} columns are integer; an LP handle"
@@ -95,8 +104,9 @@ class LpHandle:
             )
         self.num_col, self.num_row = model.num_col, model.num_row
         self._sign = -1.0 if model.maximize else 1.0
+        self._deadline_s = deadline_s
         try:
-            self._child = Child(time.monotonic() + START_LIMIT_S)
+            self._child = Child(self._kill_at_s(START_LIMIT_S))
         except ChildGoneError as error:
             raise SolverError(f"{error}; the LP handle did not start") from error
         self._close = weakref.finalize(self, self._child.close)
@@ -219,11 +229,14 @@ class LpHandle:
             **found,
         )
 
+    def _kill_at_s(self, limit_s: float) -> float:
+        return min(time.monotonic() + limit_s, self._deadline_s) + KILL_GRACE_S
+
     def _ask(self, name: str, *arguments: Any, limit_s: float = START_LIMIT_S) -> Any:
         """Send a request and return the answer; only `lp_solve` may be killed."""
         if not self._close.alive:
             raise SolverError("this LP handle is closed; make a new one")
-        self._child.arm(time.monotonic() + limit_s + KILL_GRACE_S)
+        self._child.arm(self._kill_at_s(limit_s))
         try:
             self._child.send(name, *arguments)
             kind, content = self._child.receive()

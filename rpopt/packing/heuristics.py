@@ -3,6 +3,7 @@
 Every heuristic keeps the capacity and the samples per cell. Axis letters: I items.
 """
 
+import contextlib
 import heapq
 import math
 import time
@@ -17,6 +18,7 @@ from rpopt.packing import bounds
 from rpopt.packing.instance import PackingInstance, PackingSolution, check
 from rpopt.packing.subset import empty_last_cells, subset_sum_fill
 from rpopt.records import Int64Array
+from rpopt.stop import OutOfTimeError
 
 
 def next_fit(instance: PackingInstance) -> PackingSolution:
@@ -153,7 +155,7 @@ def improve(
 ) -> PackingSolution:
     """Return a packing of at most as many cells, found with dearer heuristics.
 
-    From the deadline on (`time.monotonic`) they hurry.
+    From the deadline on (`time.monotonic`) no more is tried.
     """
     goal = instance.rows_for(lower) * instance.num_ranks
     methods: list[Callable[[PackingInstance], PackingSolution]]
@@ -161,12 +163,11 @@ def improve(
     if instance.max_samples_per_cell is not None:
         methods.insert(0, longest_processing_time)
     for method in methods:
-        if solution.num_cells <= goal:
+        if solution.num_cells <= goal or time.monotonic() >= deadline_s:
             return solution
-        solution = min(solution, method(instance), key=lambda s: s.num_cells)
-    if time.monotonic() > deadline_s:
-        return solution
-    return empty_last_cells(instance, solution, goal=goal)
+        with contextlib.suppress(OutOfTimeError):
+            solution = min(solution, method(instance), key=lambda s: s.num_cells)
+    return empty_last_cells(instance, solution, goal=goal, deadline_s=deadline_s)
 
 
 def _sample_limit(instance: PackingInstance) -> int:

@@ -15,12 +15,15 @@ from rpopt.certificate import Bound
 from rpopt.errors import InstanceError
 from rpopt.packing.instance import PackingInstance
 from rpopt.records import Int64Array, int_array, positive_int
+from rpopt.stop import require_time
 
 MAX_TABLE_ENTRIES = 2**27
 _MAX_TOTAL_VALUE = 2**62
 
 
-def dual_weights(instance: PackingInstance, value_I: Int64Array) -> Bound:
+def dual_weights(
+    instance: PackingInstance, value_I: Int64Array, *, deadline_s: float = math.inf
+) -> Bound:
     """Return the bound that integer values of the items prove.
 
     If no feasible cell is worth more than U, at least ceil(sum of values / U) cells are
@@ -31,10 +34,13 @@ def dual_weights(instance: PackingInstance, value_I: Int64Array) -> Bound:
     ----------
     value_I
         Value of each item, int64 [I], at least 0.
+    deadline_s
+        When to give up with an `OutOfTimeError`, on the clock of `time.monotonic`.
     """
     values = _checked_values(instance, value_I)
-    evidence = {"value_I": values, "max_cell_value": max_cell_value(instance, values)}
-    value = recheck_dual_weights(instance, evidence)
+    worth = max_cell_value(instance, values, deadline_s=deadline_s)
+    evidence = {"value_I": values, "max_cell_value": worth}
+    value = -(-sum(values) // max(1, worth))
     return Bound(name="dual_weights", kind="arithmetic", value=value, evidence=evidence)
 
 
@@ -57,7 +63,9 @@ def recheck_dual_weights(instance: PackingInstance, evidence: Mapping[str, Any])
     return -(-sum(values) // max(1, claimed))
 
 
-def max_cell_value(instance: PackingInstance, values: list[int]) -> int:
+def max_cell_value(
+    instance: PackingInstance, values: list[int], *, deadline_s: float = math.inf
+) -> int:
     """Return the largest value of the items in one cell: an exact 0-1 knapsack.
 
     Dynamic programming over tokens and, where they are limited, samples. Only the value
@@ -88,6 +96,7 @@ def max_cell_value(instance: PackingInstance, values: list[int]) -> int:
     for weight, size, value in _bundles(items, room):
         if size > places:
             continue  # a bundle that is no cell
+        require_time(deadline_s)
         with_item = spare[size:, weight:]
         np.add(best[: places + 1 - size, :-weight], value, out=with_item)
         np.maximum(best[size:, weight:], with_item, out=best[size:, weight:])

@@ -6,6 +6,7 @@ equal to 1, rows are cells: plain bin packing.
 """
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,19 +26,21 @@ def certify_rows(
     """Return the certificate that bounds and heuristics without a solver give.
 
     Both go from cheap to dear and stop as soon as the numbers of rows meet. From the
-    deadline on (`time.monotonic`) the heuristics hurry.
+    deadline on (`time.monotonic`) no more than the cheapest of each is tried.
     """
     solution = best_fit_decreasing(instance)
     upper = evaluate(instance, solution).num_rows
     tried: list[Bound] = []
     for method in bounds.METHODS.values():
         tried.append(method(instance))
-        if instance.rows_for(tried[-1].value) == upper:
+        met = instance.rows_for(tried[-1].value) == upper
+        if met or time.monotonic() >= deadline_s:
             break
     else:
         lower = max(bound.value for bound in tried)
         solution = improve(instance, solution, lower=lower, deadline_s=deadline_s)
-    return rows_certificate(instance, solution, tried)
+    ended = "time limit" if time.monotonic() >= deadline_s else None
+    return rows_certificate(instance, solution, tried, termination=ended)
 
 
 def rows_certificate(
@@ -53,7 +56,7 @@ def rows_certificate(
     Parameters
     ----------
     termination
-        Why the search ended; left out, whether the numbers met. When the rows have more
+        Why the search ended where the numbers do not meet. When the rows have more
         cells than there are items, a note is added: the number of rows holds, but a
         layout needs that many dummies (`items.add_dummies`).
     versions
@@ -67,9 +70,10 @@ def rows_certificate(
     require_feasible(check(instance, solution), "the packing")
     upper = evaluate(instance, solution).num_rows
     row_bounds = tuple(in_rows(instance, bound) for bound in cell_bounds)
-    if termination is None:
-        met = any(bound.value == upper for bound in row_bounds)
-        termination = "bound met" if met else "every bound and heuristic was tried"
+    if any(bound.value == upper for bound in row_bounds):
+        termination = "bound met"
+    elif termination is None:
+        termination = "every bound and heuristic was tried"
     num_cells = upper * instance.num_ranks
     if num_cells > instance.num_items:
         termination += (

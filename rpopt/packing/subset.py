@@ -5,7 +5,6 @@ an "or". Weights are divided by their greatest common divisor first.
 """
 
 import math
-import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from itertools import count
 from rpopt.packing import bounds
 from rpopt.packing.cells import Cells, from_cells, to_cells
 from rpopt.packing.instance import PackingInstance, PackingSolution
+from rpopt.stop import OutOfTimeError, require_time
 
 MAX_BITS = 2**22
-_HURRIED_CANDIDATES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,7 @@ def subset_sum_fill(
     max_candidates
         Items that a subset is chosen from; if more fit, evenly spaced ones by weight.
     deadline_s
-        From when on the candidates are few, on the clock of `time.monotonic`.
+        When to give up with an `OutOfTimeError`, on the clock of `time.monotonic`.
 
     Notes
     -----
@@ -146,8 +145,7 @@ def subset_sum_fill(
     rest = _by_weight(filler, range(instance.num_items))
     cells: Cells = []
     while rest:
-        if time.monotonic() > deadline_s:
-            max_candidates = min(max_candidates, _HURRIED_CANDIDATES)
+        require_time(deadline_s)
         first = rest.pop(0)
         room = filler.capacity - filler.weight[first]
         start = bisect_left(rest, -room, key=lambda i: -filler.weight[i])
@@ -165,6 +163,7 @@ def empty_last_cells(
     *,
     goal: int = 1,
     max_work: int = 100_000,
+    deadline_s: float = math.inf,
 ) -> PackingSolution:
     """Empty the lightest cells into the others, until `goal` cells are left.
 
@@ -179,17 +178,22 @@ def empty_last_cells(
         Number of cells at which to stop; a lower bound where that is larger.
     max_work
         Bitset operations to spend, in units of 4 KiB.
+    deadline_s
+        When to stop, on the clock of `time.monotonic`.
     """
     filler = CellFiller.of(instance)
     cells = to_cells(solution)
     goal = max(goal, bounds.l2(instance).value)
     while len(cells) > goal and max_work > 0:
-        cells, max_work = _empty_lightest(filler, cells, max_work)
+        try:
+            cells, max_work = _empty_lightest(filler, cells, max_work, deadline_s)
+        except OutOfTimeError:
+            break
     return from_cells(cells, instance.num_items)
 
 
 def _empty_lightest(
-    filler: CellFiller, cells: Cells, max_work: int
+    filler: CellFiller, cells: Cells, max_work: int, deadline_s: float
 ) -> tuple[Cells, int]:
     """Return the cells without the lightest, or all without success; and work left."""
     lightest = min(range(len(cells)), key=lambda k: filler.worth(cells[k]))
@@ -197,6 +201,7 @@ def _empty_lightest(
     pool = cells[lightest]
     pages = 1 + filler.capacity // 2**15
     for turn in count():
+        require_time(deadline_s)
         shift = 1 + turn // len(others) % max(1, len(others) - 1)
         pair = {j % len(others): None for j in (turn, turn + shift)}
         rest = _by_weight(filler, pool + [i for j in pair for i in others[j]])
