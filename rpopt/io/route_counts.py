@@ -37,6 +37,7 @@ class RouteCounter:
         num_layers = array_layers - self._dense.size
         self.shape_LE = (num_layers, num_experts)
         self._offset_L = np.arange(num_layers, dtype=np.intp) * num_experts
+        self._column_L = np.arange(array_layers, dtype=np.int64)[self._moe]
 
     def count(self, routes: IntArray) -> tuple[Int64Array, int]:
         """Return token copies [L, E] and how many rows are marked missing."""
@@ -47,6 +48,11 @@ class RouteCounter:
             part = routes[start : start + step]
             if part.shape[2] != self._top_k:
                 part = _without_weights(part, self._top_k, self._num_experts)
+            counted_LE = self._count_compiled(part)
+            if counted_LE is not None:
+                self._check_dense(part)
+                total += counted_LE.reshape(-1)
+                continue
             ids_KrL = np.ascontiguousarray(np.moveaxis(part[:, self._moe], 2, 0))
             if ids_KrL.min() < 0:
                 kept_r = self._present_rows(ids_KrL, start)
@@ -58,6 +64,18 @@ class RouteCounter:
             flat += self._offset_L
             total += np.bincount(flat.reshape(-1), minlength=total.size)
         return total.reshape(self.shape_LE), num_missing
+
+    def _count_compiled(self, part: IntArray) -> Int64Array | None:
+        """Return token copies [L, E]; None for a piece that needs a closer look."""
+        from rpopt.io.route_kernels import count_ids
+
+        if self._num_experts > np.iinfo(part.dtype).max:  # -1 would look like an id
+            part = part.astype(np.int32)
+        unsigned = np.array(part, order="C").view(f"u{part.dtype.itemsize}")
+        counted_LE = np.zeros(self.shape_LE, dtype=np.int64)
+        seen_E = np.empty(self._num_experts, dtype=np.int64)
+        fine = count_ids(unsigned, self._column_L, self._top_k, counted_LE, seen_E)
+        return counted_LE if fine else None
 
     def _present_rows(self, ids_KrL: IntArray, start: int) -> BoolArray:
         missing_KrL = ids_KrL == MISSING
