@@ -90,6 +90,7 @@ ROWS: dict[str, tuple[PackingInstance, int]] = {
         make([LARGE_CAP - 1, 1, 2, LARGE_CAP // 2, LARGE_CAP // 2 + 1, 9], LARGE_CAP),
         3,
     ),
+    "sizes above 32 bits, twice": (make([2**31 + 1, 2**31 + 1, 5, 5], 2**32 + 1), 2),
     "thirds of ten million": (make([LARGE_CAP // 3 + 1] * 6, LARGE_CAP), 3),
 }
 

@@ -141,3 +141,16 @@ def test_bin_packing_files(run: Run, tmp_path: Path) -> None:
     assert whole["content"]["problem"] == "rows"
     (instance,) = folder.glob("*.instance.npz")
     assert run("verify", instance, file).code == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [("6 0", ("weight_I",)), ("6 11", ("weighs 11", "capacity is 10"))],
+)
+def test_bad_bin_packing_files_are_refused(
+    run: Run, tmp_path: Path, sizes: str, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "tiny.bpp"
+    path.write_text(f"2 10 {sizes}")
+    refused(certify(run, tmp_path, "bpp", path), "tiny.bpp", *words)
+    assert not list(tmp_path.glob("certs/*"))
