@@ -41,6 +41,9 @@ class Packer:
         self.knapsack = Knapsack(types, deadline_s)
         self.pool = PatternPool(types.num_types)
         self.pool.add_cells(cells)
+        # With a cell for each item alone every part of the demand can be covered, even
+        # where a dive has used up what the other patterns need.
+        self.pool.add_cells(np.arange(types.num_types)[:, None])
         self.master = Master(types, self.pool, deadline_s=deadline_s)
         self.relaxation: Relaxation | None = None
         self.num_dives = 0
