@@ -19,6 +19,7 @@ from rpopt.errors import InstanceError, RpoptError
 from rpopt.io import read, write_json, write_npz
 from rpopt.io.access import writable_folder
 from rpopt.io.bpp import read_bin_packing
+from rpopt.layout.certificates import certified_plan
 from rpopt.packing.instance import PackingSolution
 from rpopt.packing.rows import recheck
 from rpopt.plans import Plan
@@ -30,13 +31,14 @@ PROBLEMS = ("rows", "placement", "layout", "bpp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One instance to certify, with a solution to start from."""
+    """One instance to certify, with a solution to start from, and its plan."""
 
     name: str
     instance: Any
-    start: Any
     time_limit_s: float
     seed: int
+    start: Any = None
+    plan: Plan | None = None
 
 
 def add_parser(commands: Any) -> None:
@@ -52,7 +54,7 @@ def add_parser(commands: Any) -> None:
         "--time-limit", type=float, required=True, metavar="S", help="per instance"
     )
     parser.add_argument(
-        "--cert-dir", type=Path, help="write certificates and instances"
+        "--cert-dir", type=Path, help="write certificates, instances, plans"
     )
     parser.add_argument("--workers", type=int, default=1, help="instances at once")
     parser.add_argument("--json", action="store_true", help="answer in JSON")
@@ -92,7 +94,7 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
     common: dict[str, Any] = {"time_limit_s": args.time_limit, "seed": args.seed}
     if args.problem == "bpp":
         return [
-            Task(name=found.name, instance=found.instance, start=None, **common)
+            Task(name=found.name, instance=found.instance, **common)
             for path in args.files
             for found in read_bin_packing(path)
         ]
@@ -109,7 +111,8 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
             instance, start = _instance(args.problem, window, plan, settings)
         except RpoptError as error:
             raise type(error)(f"{path}: {error}") from error
-        tasks.append(Task(name=path.stem, instance=instance, start=start, **common))
+        given = {"instance": instance, "start": start, "plan": plan}
+        tasks.append(Task(name=path.stem, **given, **common))
     return tasks
 
 
@@ -194,10 +197,13 @@ def _summary(
 def _save(
     folder: Path, task: Task, problem: str, certificates: tuple[Certificate, ...]
 ) -> None:
-    """Write certificates, and the instance that `rpopt verify` checks them against."""
+    """Write certificates, the instance to check them against, and a layout's plan."""
     stem = f"{task.name}.{'rows' if problem == 'bpp' else problem}"
     write_npz(folder / f"{stem}.instance.npz", task.instance)
     for certificate in certificates:
         layer = certificate.witness.get("layer")
         middle = "" if layer is None else f".layer{layer}"
         write_json(folder / f"{stem}{middle}.cert.json", certificate)
+    if problem == "layout" and task.plan is not None:
+        plan = certified_plan(task.plan, certificates[0], task.instance)
+        write_json(folder / f"{stem}.plan.json", plan)

@@ -1,6 +1,7 @@
 """The certificate of a layout, made and checked in integers alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from rpopt.errors import CertificateError
 from rpopt.layout import bounds
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance, check
-from rpopt.plans import Layout
+from rpopt.plans import Layout, Plan
 
 
 def layout_certificate(
@@ -58,6 +59,32 @@ def witness_layout(certificate: Certificate, instance: LayoutInstance) -> Layout
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise CertificateError(f"the witness does not hold: {error}") from error
     return layout
+
+
+def certified_plan(
+    plan: Plan, certificate: Certificate, instance: LayoutInstance
+) -> Plan:
+    """Return a plan with the layout and the bounds of a certificate.
+
+    Parameters
+    ----------
+    plan
+        The plan whose placement and number of rows the instance was built for.
+
+    Raises
+    ------
+    CertificateError
+        When the certificate's layout is no feasible one of the instance.
+    """
+    return replace(
+        plan,
+        layout=witness_layout(certificate, instance),
+        layout_bounds=certificate.bounds,
+        j_ticks=certificate.upper,
+        method="certify",
+        termination=certificate.termination,
+        versions=certificate.versions,
+    )
 
 
 def recheck(certificate: Certificate, instance: LayoutInstance) -> int:

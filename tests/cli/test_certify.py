@@ -45,6 +45,28 @@ def test_certificates_are_written_and_verify(
         assert run("verify", instance, file).code == 1
 
 
+def test_a_certified_layout_is_a_plan_to_start_from(
+    run: Run, tmp_path: Path, window_file: Path, plan_file: Path
+) -> None:
+    certify(run, tmp_path, "layout", window_file, "--plan", plan_file)
+    found = tmp_path / "certs" / "w.layout.plan.json"
+    certificate = read(tmp_path / "certs" / "w.layout.cert.json", Certificate)
+    assert read(found, Plan).j_ticks == certificate.upper
+    assert run("verify", window_file, found).code == 0
+    stop = (
+        "--seed=0",
+        "--max-sweeps=1",
+        "--out-dir",
+        tmp_path / "again",
+        "--start",
+        found,
+    )
+    answer = run("plan", window_file, *SETTINGS, *stop, "--json")
+    assert answer.code == 0, answer.err
+    again = read(tmp_path / "again" / "w.plan.json", Plan)
+    assert again.j_ticks <= certificate.upper
+
+
 def test_rows_from_settings_alone(run: Run, tmp_path: Path, window_file: Path) -> None:
     answer = certify(run, tmp_path, "rows", window_file, *SETTINGS)
     (row,) = answer.json
