@@ -38,11 +38,11 @@ from rpopt.records import BoolArray, Int64Array, positive_int
 NAME = "enumeration"
 MOST_ITEMS = 24
 """A table has an entry per set, so 2^24 of them (128 MiB); at most nine are kept."""
-MOST_STEPS = 4 * 10**9
+MOST_STEPS = 6 * 10**9
 """About twenty seconds; what takes more is not begun, nor repeated by `recheck`."""
-STEPS_PER_S = 10**8
+STEPS_PER_S = 15 * 10**7
 """About half of what an idle core does."""
-_STEPS_PER_SET = 16  # what it costs to fill the tables of one search, in steps
+_STEPS_PER_SET = 32  # what it costs to fill the tables of one search, in steps
 _STEPS_PER_LOAD = 1  # and to sum up one load of each set, once
 _SHARES = (8, 4, 2, 1)  # limits: the bound plus these parts of the gap
 
