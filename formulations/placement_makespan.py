@@ -46,12 +46,12 @@ def build(instance: PlacementInstance, *, layer: int) -> Any:
 
 def every_expert_once(m: Any, e: int) -> Any:
     """(1) Every expert is on one rank; none needs a rank after its own number."""
-    return pyo.quicksum(m.x[e, p] for p in m.P if p <= e) == 1
+    return pyo.quicksum(m.x[e, p] for p in m.P if (e, p) in m.EP) == 1
 
 
 def equally_many(m: Any, p: int) -> Any:
     """(2) Every rank has E / P experts."""
-    return pyo.quicksum(m.x[e, p] for e in m.E if p <= e) == m.per_rank
+    return pyo.quicksum(m.x[e, p] for e in m.E if (e, p) in m.EP) == m.per_rank
 
 
 def peak_load(m: Any, p: int) -> Any:

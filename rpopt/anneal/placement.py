@@ -1,0 +1,171 @@
+"""Annealing of placements for the groups that meet, layer by layer.
+
+The same integers and counter-based randomness as for layouts: the result depends on the
+arguments alone, and a layer's on that layer alone. Each layer is one chain of swaps
+(`rpopt.anneal.placement_kernel`) that cools and then descends; work is limited by
+counts.
+
+Axis letters: G groups, L MoE layers, E experts, P EP ranks, T temperatures.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from rpopt.anneal.fixed import LOG2_BITS, MAX_TEMPERATURE, neglog_table, shrink
+from rpopt.checks import require_feasible
+from rpopt.counter import key
+from rpopt.placement.bounds_window import window_bounds
+from rpopt.placement.heuristics import place
+from rpopt.placement.instance_window import (
+    WindowPlacementInstance,
+    check_window,
+    evaluate_window,
+)
+from rpopt.plans import Placement
+from rpopt.records import Int64Array, positive_int
+
+DEFAULT_EFFORT = 500
+_STREAM = 0x77696E646F77  # "window"
+_NUM_TEMPERATURES = 32
+_HOT, _COLD = 8, 128  # the typical change of a swap is divided by these
+_NUM_SAMPLED = 256
+_ROUNDS = 20
+
+
+def place_window(
+    instance: WindowPlacementInstance,
+    *,
+    starts: Sequence[Placement] = (),
+    seed: int = 0,
+    effort: int = DEFAULT_EFFORT,
+    threads: int | None = None,
+) -> Placement:
+    """Return a placement with a small weighted sum of the groups' peaks.
+
+    In every layer it is at most that of each start; the aggregate placement is one of
+    them when none is given. Experts that stay on their rank keep their slot in the
+    first start.
+
+    Parameters
+    ----------
+    starts
+        Placements to start from: every layer takes its best.
+    seed
+        Any whole number.
+    effort
+        Attempted swaps per expert.
+    threads
+        Layers annealed at once; None for one per available core.
+
+    Raises
+    ------
+    InfeasibleError
+        When a start does not fit the instance.
+    """
+    effort = positive_int(effort, name="effort", minimum=0)
+    if not starts:
+        starts = [place(instance.aggregate, seed=seed)]
+    for number, start in enumerate(starts):
+        require_feasible(check_window(instance, start), f"start {number}")
+    best = best_layers(instance, starts)
+    rank_LE, total_L = best.rank_LE, evaluate_window(instance, best).total_L
+    bound_L = np.array([bound.value for bound in window_bounds(instance)])
+    layers = np.flatnonzero(total_L > bound_L).tolist()
+    if instance.aggregate.experts_per_rank > 1 and instance.num_ep_ranks > 1:
+        search = _Search(instance, seed, effort)
+
+        def improve(layer: int) -> None:
+            rank_LE[layer] = search.improve(layer, rank_LE[layer])
+
+        _each(improve, layers, threads)
+    return Placement.from_ranks(rank_LE, instance.num_ep_ranks, starts[0])
+
+
+def best_layers(
+    instance: WindowPlacementInstance, placements: Sequence[Placement]
+) -> Placement:
+    """Take each layer from the placement that is best there, the first of equals."""
+    total_AL = np.array([evaluate_window(instance, p).total_L for p in placements])
+    slot_ALE = np.array([p.slot_LE for p in placements])
+    best_L = total_AL.argmin(axis=0)
+    return Placement(
+        slot_LE=slot_ALE[best_L, np.arange(best_L.size)],
+        num_ep_ranks=instance.num_ep_ranks,
+    )
+
+
+class _Search:
+    """What the layers of one instance share."""
+
+    def __init__(
+        self, instance: WindowPlacementInstance, seed: int, effort: int
+    ) -> None:
+        from rpopt.anneal import placement_kernel  # numba loads slowly
+
+        self._kernel = placement_kernel
+        self._ranks = instance.num_ep_ranks
+        self._demand_LEG = np.ascontiguousarray(
+            instance.weighted_GLE.transpose(1, 2, 0)
+        )
+        attempts = effort * self._demand_LEG.shape[1]
+        self._attempts = -(-attempts // _NUM_TEMPERATURES)
+        self._key = np.uint64(key(seed, _STREAM))
+
+    def improve(
+        self,
+        layer: int,
+        rank_E: Int64Array,
+        home_E: Int64Array | None = None,
+        price: int = 0,
+    ) -> Int64Array:
+        """Anneal one layer from a start; away from home an expert costs `price`."""
+        state = self._state(layer, rank_E, home_E, price)
+        change = int(self._kernel.typical_change(state, self._key, _NUM_SAMPLED))
+        self._kernel.anneal(
+            state,
+            _temperatures(change),
+            self._attempts,
+            neglog_table(),
+            self._key,
+            _ROUNDS,
+        )
+        found_E = np.empty_like(rank_E)
+        found_E[state.place_E] = np.arange(rank_E.size) // (rank_E.size // self._ranks)
+        return found_E
+
+    def _state(
+        self, layer: int, rank_E: Int64Array, home_E: Int64Array | None, price: int
+    ) -> Any:
+        demand_EG = self._demand_LEG[layer]
+        num_groups = demand_EG.shape[1]
+        if home_E is None:
+            home_E = np.full(rank_E.size, -1, dtype=np.int64)
+        return self._kernel.State(
+            demand_EG=demand_EG,
+            place_E=np.argsort(rank_E, kind="stable"),
+            load_PG=np.empty((self._ranks, num_groups), dtype=np.int64),
+            top_3G=np.empty((3, num_groups), dtype=np.int64),
+            home_E=home_E,
+            price=np.int64(price),
+        )
+
+
+def _temperatures(change: int) -> Int64Array:
+    """Return temperatures that fall evenly in the logarithm, in demand units."""
+    hot = min(MAX_TEMPERATURE, max(1, change // _HOT))
+    log2_span = (_COLD // _HOT).bit_length() - 1
+    step = (log2_span << LOG2_BITS) // (_NUM_TEMPERATURES - 1)
+    return np.array([shrink(hot, t * step) for t in range(_NUM_TEMPERATURES)])
+
+
+def _each(
+    improve: Callable[[int], None], layers: Sequence[int], threads: int | None
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    threads = cores if threads is None else positive_int(threads, name="threads")
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(improve, layers))

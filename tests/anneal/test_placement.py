@@ -1,0 +1,101 @@
+"""Annealed placements: feasible, never worse, repeatable, and better than aggregate."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from rpopt.anneal.placement import place_window
+from rpopt.errors import InfeasibleError, InstanceError
+from rpopt.placement.bounds_window import window_bounds
+from rpopt.placement.heuristics import identity, lpt, place
+from rpopt.placement.instance_window import (
+    WindowPlacementInstance,
+    check_window,
+    evaluate_window,
+    sampled_groups,
+)
+from rpopt.plans import Placement
+from tests.placement.cases import fuzz
+from tests.placement.cases_window import (
+    optimal_total,
+    random_instance,
+    window_instance,
+    window_instances,
+)
+
+
+def totals(instance: WindowPlacementInstance, placement: Placement) -> Any:
+    return evaluate_window(instance, placement).total_L
+
+
+@given(window_instances())
+@fuzz
+def test_feasible_and_never_worse_than_any_start(
+    instance: WindowPlacementInstance,
+) -> None:
+    starts = [identity(instance.aggregate), lpt(instance.aggregate)]
+    found = place_window(instance, starts=starts, effort=20)
+    assert check_window(instance, found) == []
+    for start in starts:
+        assert (totals(instance, found) <= totals(instance, start)).all()
+    bound_L = [bound.value for bound in window_bounds(instance)]
+    assert (totals(instance, found) >= bound_L).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_small_layers_are_solved(seed: int) -> None:
+    instance = random_instance(seed, groups=4, per_rank=3, ranks=3)
+    found = totals(instance, place_window(instance, seed=seed))
+    assert found.tolist() == [optimal_total(instance, layer) for layer in range(2)]
+
+
+def test_the_result_depends_on_nothing_but_the_arguments() -> None:
+    instance = random_instance(1, groups=8, layers=4, per_rank=4, ranks=4)
+    found = place_window(instance, seed=5, threads=1)
+    assert found == place_window(instance, seed=5, threads=3)
+    one = window_instance(instance.demand_GLE[:, 2:3], 4, instance.weight_G)
+    alone = place_window(one, seed=5)
+    assert alone.slot_LE.tolist() == found.slot_LE[2:3].tolist()
+    assert found != place_window(instance, seed=6)
+
+
+def test_groups_of_few_samples_gain_most() -> None:
+    rng = np.random.default_rng(0)
+    topic = rng.dirichlet(np.full(32, 0.2), 6)
+    demand_NLE = rng.multinomial(4000, topic[rng.integers(0, 6, 60)])[:, None]
+    gains = []
+    for group_size in (2, 30):
+        instance = sampled_groups(
+            demand_NLE, group_size=group_size, num_groups=60, num_ep_ranks=8, seed=1
+        )
+        aggregate = place(instance.aggregate)
+        found = place_window(instance, starts=[aggregate])
+        gains.append(1 - totals(instance, found)[0] / totals(instance, aggregate)[0])
+    assert gains[0] > gains[1] >= 0
+    assert gains[0] > 0.05
+
+
+@pytest.mark.parametrize("per_rank", [1, 4])
+def test_zero_demand_keeps_every_slot(per_rank: int) -> None:
+    instance = window_instance(np.zeros((2, 3, 4 * per_rank), dtype=np.int64), 4)
+    start = identity(instance.aggregate)
+    assert place_window(instance, starts=[start]) == start
+
+
+def test_one_expert_per_rank_has_nothing_to_swap() -> None:
+    instance = random_instance(0, per_rank=1, ranks=4)
+    start = identity(instance.aggregate)
+    assert place_window(instance, starts=[start]) == start
+
+
+def test_starts_must_fit() -> None:
+    instance = random_instance(0)
+    for wrong in (Placement.identity(1, 6, 3), Placement.identity(2, 6, 2)):
+        with pytest.raises(InfeasibleError, match="start 1 breaks constraints"):
+            place_window(instance, starts=[identity(instance.aggregate), wrong])
+    with pytest.raises(InstanceError, match="are no permutation"):
+        Placement(slot_LE=[[0, 0, 1, 2]], num_ep_ranks=2)
+    with pytest.raises(InstanceError, match="effort = -1"):
+        place_window(instance, effort=-1)
