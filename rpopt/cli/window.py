@@ -1,6 +1,7 @@
 """`rpopt window`: generate, build, convert or collect windows."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,15 @@ from rpopt.cli import output
 from rpopt.cli.settings import write_settings
 from rpopt.io import write_npz
 from rpopt.io.access import writable_folder
+from rpopt.io.model_config import read_model_config
+from rpopt.io.readers import SOURCES, read_window
 from rpopt.io.reference import build_reference_like, data_dir, read_reference
 from rpopt.io.route_files import read_routes
 from rpopt.io.routes import WindowBuilder
 from rpopt.io.synthetic import synthetic_window
 from rpopt.window import Window
 
+_STACKS = {source: text for source, (_, text) in SOURCES.items()}
 REFERENCE_NAMES = ("w1", "w2", "w3", "w4", "w5", "w6")
 
 
@@ -55,6 +59,18 @@ def add_parser(commands: Any) -> None:
         help="absolute numbers of the MoE layers, such as 3-60 or 1,3,5; without it the"
         " arrays carry MoE layers only",
     )
+
+    for source, text in {**_STACKS, "verl": "saved DataProto; a pickle"}.items():
+        stack = _add(kinds, f"from-{source}", text, _from_stack)
+        stack.add_argument("files", type=Path, nargs="+", metavar="FILE")
+        stack.add_argument(
+            "--model", type=Path, required=True, help="config.json of the model"
+        )
+        stack.set_defaults(source=source, trust_pickle=False)
+        if source == "verl":
+            stack.add_argument(
+                "--trust-pickle", action="store_true", help="run the code in the file"
+            )
 
     reference = kinds.add_parser(
         "reference", help="the six reference windows, with their settings"
@@ -121,6 +137,23 @@ def _from_routes(args: argparse.Namespace) -> Window:
     for sample in tqdm(read_routes(args.routes), desc="samples", disable=off):
         builder.add(sample)
     return builder.window(origin=f"rollout routes of {args.routes.name}")
+
+
+def _from_stack(args: argparse.Namespace) -> Window:
+    window, report = read_window(
+        args.source,
+        args.files,
+        read_model_config(args.model),
+        trust_pickle=args.trust_pickle,
+        progress=not args.quiet,
+    )
+    logging.getLogger(__name__).info(
+        "note: %d of %d samples and %d further rows have no route",
+        report.num_without_routes,
+        report.num_samples,
+        report.num_missing_rows,
+    )
+    return window
 
 
 def _reference(args: argparse.Namespace) -> int:

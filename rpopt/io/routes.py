@@ -45,6 +45,9 @@ class SampleRoutes:
         sample without routes.
     first_token
         The token that the first row belongs to; those before it have no route.
+    may_end_early
+        Whether the routes may stop before the last token, as where only the first turn
+        was recorded; the tokens after them then have no route.
     prompt_group, bundle
         Ids as in `Window`; None when unknown.
     """
@@ -52,6 +55,7 @@ class SampleRoutes:
     length_tokens: int
     routes: IntArray | None = None
     first_token: int = 0
+    may_end_early: bool = False
     prompt_group: int | None = None
     bundle: int | None = None
 
@@ -67,7 +71,7 @@ class RoutesReport:
     num_tokens, num_routed_tokens
         Trained tokens, and those of them with a route.
     num_missing_rows
-        Rows marked as missing by -1.
+        Rows marked as missing by -1, or lost where routes end early.
     array_layers
         Layers in the arrays, dense ones included; 0 when there was no array.
     dtypes
@@ -169,6 +173,8 @@ class WindowBuilder:
         if sample.routes is not None:
             try:
                 demand_LE, missing = self._count(sample.routes, sample)
+                end = sample.first_token + len(sample.routes)
+                missing += max(0, length - 1 - end)
             except InstanceError as error:
                 raise InstanceError(f"sample {index}: {error}") from error
             self._reserve(index + 1)[index] = demand_LE
@@ -274,7 +280,8 @@ def _rows_that_count(routes: IntArray, sample: SampleRoutes) -> int:
     rows, length, first = len(routes), sample.length_tokens, sample.first_token
     if first < 0:
         raise InstanceError(f"first_token = {first} is negative")
-    if first + rows not in (length - 1, length):
+    too_few = first + rows < length - 1
+    if first + rows > length or (too_few and not sample.may_end_early):
         start = f" from token {first}" if first else ""
         hint = "duplicated by a resumed rollout" if first + rows > length else "cut off"
         raise InstanceError(
