@@ -22,9 +22,6 @@ from rpopt.window import Window
 Cells = list[list[list[int]]]
 """Sample ids, indexed by DP rank and row; an empty list is a zero-weight dummy."""
 
-ONE_RANK = Topology(dp=1, ep=1)
-"""The topology of a rank that packs its own samples only."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackSettings:

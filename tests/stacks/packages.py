@@ -5,6 +5,7 @@ their dependencies and named by `RPOPT_STACK_PACKAGES`; sources are read, not im
 """
 
 import ast
+import importlib
 import importlib.util
 import os
 import sys
@@ -26,6 +27,12 @@ SIGNATURES = {
     " n_groups_divisor=1): ...",
     "areal.allocate_balanced_mbs": "def f(mb_spec, lens): ...",
     "areal.allocate_balanced_mbs_synced": "def f(mb_spec, lens, group=None): ...",
+    # verl-project/verl 1dda039b, verl/utils/seqlen_balancing.py and ray_trainer.py
+    "verl.rearrange_micro_batches": "def f(batch, max_token_len, dp_group=None,"
+    " num_batches_divided_by=None, same_micro_num_in_dp=True, min_num_micro_batch=None,"
+    " use_dynamic_bsz_balance=True, force_group_size=1): ...",
+    "verl.balance_batch": "def f(batch, metrics, logging_prefix='global_seqlen',"
+    " keep_minibatch=False): ...",
     # NVIDIA-NeMo/RL 7ea279ab, nemo_rl/data/packing/algorithms.py
     "nemo_rl.RpoptPacker.__init__": "def f(self, bin_capacity, collect_metrics=False,"
     " min_bin_count=None, bin_count_multiple=None): ...",
@@ -61,3 +68,11 @@ def source(package: str, path: str) -> str:
     if not file.exists():
         pytest.skip(f"this release of {package} has no {path}")
     return file.read_text(encoding="utf-8")
+
+
+def real(module: str) -> Any:
+    """A module of a stack; skips with the reason where it cannot be imported."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        pytest.skip(f"{module} cannot be imported: {error}")

@@ -27,6 +27,7 @@ def test_a_drop_in_has_the_signature_of_its_stack(path: str) -> None:
     assert [name for name, default in ours[len(theirs) :] if default == "required"] in (
         [],
         ["settings"],
+        ["max_token_len", "settings"],
     )
 
 
@@ -36,6 +37,7 @@ def test_a_drop_in_has_the_signature_of_its_stack(path: str) -> None:
         ("areal.ffd_allocate", "areal", "utils/seqpack.py"),
         ("areal.allocate_balanced_mbs", "areal", "utils/data.py"),
         ("areal.allocate_balanced_mbs_synced", "areal", "utils/data.py"),
+        ("verl.rearrange_micro_batches", "verl", "utils/seqlen_balancing.py"),
     ],
 )
 def test_the_installed_package_has_this_signature(
@@ -53,3 +55,9 @@ def test_a_signature_is_read_with_its_defaults() -> None:
         ("c", "required"),
         ("d", "None"),
     ]
+
+
+def test_verls_own_balancing_step_takes_the_same_arguments() -> None:
+    text = source("verl", "trainer/ppo/ray_trainer.py")
+    theirs = parameters(text, "_balance_batch")
+    assert theirs[1:] == parameters(SIGNATURES["verl.balance_batch"])
