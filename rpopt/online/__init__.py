@@ -1,0 +1,1 @@
+"""The planner inside a running trainer: collective planning, experts that move."""
