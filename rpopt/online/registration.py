@@ -339,7 +339,7 @@ class ExpertRegistry:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A registered name: the parameter of each local slot, one and the same if fused."""
+    """A registered name: the parameter of each local slot, the same one if fused."""
 
     name: str
     parameters: tuple[torch.Tensor, ...]
