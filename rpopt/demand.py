@@ -5,8 +5,8 @@ the completed demand of a sample sums to top_k x padded tokens in every layer, e
 under the rule "ignore". All of it works on chunks of samples, so that the demand of a
 large window is never held twice.
 
-Axis letters: N samples, I items, L MoE layers, E experts, P EP ranks, X = L x P, M
-slots of an EP rank, n samples of a chunk, m items of a chunk.
+Axis letters: N samples, I items, G groups, L MoE layers, E experts, P EP ranks, X = L x
+P or L x E, M slots of an EP rank, n samples of a chunk, m items of a chunk.
 """
 
 from collections.abc import Iterator
@@ -64,6 +64,23 @@ def project(
             " layer; at most 2**31 - 1 are supported"
         )
     return load_IX.astype(np.int32).reshape(-1, num_layers, ranks)
+
+
+def by_group(
+    window: Window,
+    items: Items,
+    rules: PackingRules,
+    group_I: Int64Array,
+    num_groups: int,
+) -> Int64Array:
+    """Return the completed demand of each group of items, int64 [G, L, E]."""
+    total_GX = np.zeros(
+        (num_groups, window.num_layers * window.num_experts), dtype=np.int64
+    )
+    for sample_n, demand_nLE in completed(window, items, rules):
+        group_n = group_I[items.item_of_sample_N[sample_n]]
+        _add_by_item(total_GX, group_n, demand_nLE.reshape(sample_n.size, -1))
+    return total_GX.reshape(num_groups, window.num_layers, window.num_experts)
 
 
 def _experts_by_rank(placement: Placement) -> Int64Array:

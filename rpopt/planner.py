@@ -2,7 +2,8 @@
 
 Placement first (aggregate demand, per layer), then the certified number of rows, then
 the layout: baselines, the caller's starts and population annealing from the best of
-them. Every solution passes the one checker and the one evaluator before it is reported.
+them, in turn with placements for the groups of the layout (`rpopt.planner_joint`).
+Every solution passes the one checker and the one evaluator before it is reported.
 """
 
 import platform
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rpopt.anneal import HistoryPoint, anneal
+from rpopt.anneal import HistoryPoint
 from rpopt.checks import require_feasible
 from rpopt.cost import CostModel
 from rpopt.errors import MismatchError
@@ -22,6 +23,7 @@ from rpopt.layout.rows import order_rows
 from rpopt.packing.rows import certify_rows
 from rpopt.placement.bounds import peak_bounds
 from rpopt.placement.heuristics import place
+from rpopt.planner_joint import refine
 from rpopt.plans import Layout, Placement, Plan
 from rpopt.problems import WindowProblems
 from rpopt.rules import PackingRules
@@ -52,7 +54,7 @@ def plan(
     window, topology, rules, cost
         What to plan for; see their types.
     stop
-        When the annealing ends; it always returns the best layout so far.
+        When the search ends; it always returns the best plan so far.
     seed
         Same seed, same inputs and the same number of sweeps give the same plan.
     starts
@@ -75,37 +77,40 @@ def plan(
     packed = np.array(rows.witness["cell_I"], dtype=np.int64)
     candidates = list(baselines(instance, packed).values())
     candidates += [_start_layout(start, window, instance) for start in starts]
-    bounds = layout_bounds(instance)
 
     def report(point: HistoryPoint) -> None:
         assert progress is not None
         progress(point.seconds_s, point.best_ticks / instance.unit_ticks)
 
-    found = anneal(
+    found = refine(
+        problems,
+        placement,
         instance,
         starts=candidates,
         stop=stop,
         seed=seed,
-        bound_ticks=max(b.value for b in bounds),
+        current=current,
         progress=None if progress is None else report,
     )
-    layout = order_rows(instance, found.best, rules.row_order)
-    require_feasible(check(instance, layout), "the plan's layout")
+    layout = order_rows(found.instance, found.layout, rules.row_order)
+    require_feasible(check(found.instance, layout), "the plan's layout")
+    annealed = found.annealed
     return Plan(
         window_digest=window.digest,
         topology=topology,
         rules=rules,
         cost=cost,
-        placement=placement,
+        placement=found.placement,
         layout=layout,
         rows=rows,
         placement_bounds=peak_bounds(problems.placement) if problems.placement else (),
-        layout_bounds=bounds,
-        j_ticks=evaluate(instance, layout).j_ticks,
+        layout_bounds=layout_bounds(found.instance),
+        j_ticks=evaluate(found.instance, layout).j_ticks,
         unit_ticks=instance.unit_ticks,
-        method=f"population annealing ({found.engine}, population {found.population})",
+        method=f"population annealing ({annealed.engine}, population"
+        f" {annealed.population}), {found.num_placements} placements for its groups",
         seed=seed,
-        termination=found.termination,
+        termination=annealed.termination,
         versions=(("numpy", np.__version__), ("python", platform.python_version())),
     )
 

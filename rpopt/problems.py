@@ -9,13 +9,14 @@ Axis letters: I items, L MoE layers, E experts, P EP ranks.
 import numpy as np
 
 from rpopt.cost import CostModel, scale_costs
-from rpopt.demand import aggregate, project
+from rpopt.demand import aggregate, by_group, project
 from rpopt.errors import InstanceError
 from rpopt.items import Items, add_dummies, build_items
 from rpopt.layout.instance import LayoutInstance
 from rpopt.packing.instance import PackingInstance
 from rpopt.placement.instance import PlacementInstance
-from rpopt.plans import Placement
+from rpopt.placement.instance_window import WindowPlacementInstance
+from rpopt.plans import Layout, Placement
 from rpopt.rules import PackingRules
 from rpopt.topology import Topology
 from rpopt.window import Window
@@ -64,6 +65,32 @@ class WindowProblems:
     def items_for(self, num_rows: int) -> Items:
         """Return the items that fill `num_rows` rows, with dummies where allowed."""
         return add_dummies(self.items, num_rows * self.topology.dp, self.rules)
+
+    def groups(self, layout: Layout) -> WindowPlacementInstance:
+        """Return the window-aware placement instance of the groups of a layout.
+
+        All groups weigh the same: annealed shards cost about the same, so that J is
+        close to their mean.
+
+        Raises
+        ------
+        InstanceError
+            For a window with lengths only.
+        """
+        if self.placement is None:
+            raise InstanceError("a window with lengths only has no experts to place")
+        shard_D = self.topology.rank_shards_D
+        num_shards = int(shard_D.max()) + 1
+        demand_GLE = by_group(
+            self.window,
+            self.items_for(layout.num_rows),
+            self.rules,
+            layout.row_I * num_shards + shard_D[layout.rank_I],
+            layout.num_rows * num_shards,
+        )
+        return WindowPlacementInstance(
+            demand_GLE=demand_GLE, num_ep_ranks=self.topology.ep
+        )
 
     def layout(self, placement: Placement | None, num_rows: int) -> LayoutInstance:
         """Return the layout instance under a placement and a number of rows.

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rpopt.checks import Violation
-from rpopt.counter import generator
 from rpopt.errors import InstanceError
 from rpopt.placement.instance import MAX_LAYER_LOAD, PlacementInstance, check
 from rpopt.plans import Placement
@@ -163,6 +162,8 @@ def sampled_groups(
     InstanceError
         For a group larger than the window.
     """
+    from rpopt.counter import generator  # loads numpy.random
+
     group_size = positive_int(group_size, name="group_size")
     num_groups = positive_int(num_groups, name="num_groups")
     num_samples = len(demand_NLE)
