@@ -18,6 +18,7 @@ import numpy as np
 from rpopt.anneal.fixed import LOG2_BITS, MAX_TEMPERATURE, neglog_table, shrink
 from rpopt.checks import require_feasible
 from rpopt.counter import key
+from rpopt.errors import InstanceError
 from rpopt.placement.bounds_window import window_bounds
 from rpopt.placement.heuristics import place
 from rpopt.placement.instance_window import (
@@ -25,6 +26,7 @@ from rpopt.placement.instance_window import (
     check_window,
     evaluate_window,
 )
+from rpopt.placement.search import relabel
 from rpopt.plans import Placement
 from rpopt.records import Int64Array, positive_int
 
@@ -169,3 +171,77 @@ def _each(
     threads = cores if threads is None else positive_int(threads, name="threads")
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(improve, layers))
+
+
+def place_near(
+    instance: WindowPlacementInstance,
+    best: Placement,
+    current: Placement,
+    *,
+    tolerance: float,
+) -> Placement:
+    """Return a placement near the best that moves few experts.
+
+    EP ranks are relabelled by assignment; then experts go home, by swaps, as long as
+    the sum of peaks of their layer stays within the tolerance. A layer in which the
+    current placement is itself within it does not move.
+
+    Parameters
+    ----------
+    best
+        A placement with small sums of peaks.
+    current
+        The placement now in force.
+    tolerance
+        Share by which the sum of peaks of a layer may exceed that of `best`, at least
+        0.
+
+    Raises
+    ------
+    InstanceError
+        For a negative tolerance.
+    InfeasibleError
+        When a placement does not fit the instance.
+    """
+    if not 0 <= tolerance < float("inf"):
+        raise InstanceError(f"tolerance = {tolerance}; it must be at least 0")
+    for name, placement in (("best", best), ("current", current)):
+        require_feasible(check_window(instance, placement), f"the {name} placement")
+    total_L = evaluate_window(instance, best).total_L
+    limit_L = total_L + (total_L * tolerance).astype(np.int64)
+    now_L = evaluate_window(instance, current).total_L
+    home_LE, rank_LE = current.rank_LE, relabel(best, current).rank_LE
+    for layer in range(limit_L.size):
+        if now_L[layer] <= limit_L[layer]:
+            rank_LE[layer] = home_LE[layer]
+        else:
+            demand_EG = instance.weighted_GLE[:, layer].T
+            _go_home(demand_EG, rank_LE[layer], home_LE[layer], int(limit_L[layer]))
+    return Placement.from_ranks(rank_LE, instance.num_ep_ranks, current)
+
+
+def _go_home(
+    demand_EG: Int64Array, rank_E: Int64Array, home_E: Int64Array, limit: int
+) -> None:
+    """Swap an expert home, in place, where that costs least, within the limit."""
+    num_ranks = int(rank_E.max()) + 1
+    load_PG = np.zeros((num_ranks, demand_EG.shape[1]), dtype=np.int64)
+    np.add.at(load_PG, rank_E, demand_EG)
+    while True:
+        options = []
+        for a in np.flatnonzero(rank_E != home_E).tolist():
+            p, q = int(rank_E[a]), int(home_E[a])
+            for b in np.flatnonzero((rank_E == q) & (home_E != q)).tolist():
+                moved_G = demand_EG[b] - demand_EG[a]
+                rest_G = np.delete(load_PG, (p, q), axis=0).max(axis=0, initial=0)
+                pair_G = np.maximum(load_PG[p] + moved_G, load_PG[q] - moved_G)
+                total = int(np.maximum(rest_G, pair_G).sum())
+                if total <= limit:
+                    options.append((home_E[b] != p, total, a, b))
+        if not options:
+            return
+        _, _, a, b = min(options)  # both home first
+        p, q = rank_E[a], rank_E[b]
+        load_PG[p] += demand_EG[b] - demand_EG[a]
+        load_PG[q] += demand_EG[a] - demand_EG[b]
+        rank_E[a], rank_E[b] = q, p

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from rpopt.anneal.placement import place_window
+from rpopt.anneal.placement import place_near, place_window
 from rpopt.errors import InfeasibleError, InstanceError
 from rpopt.placement.bounds_window import window_bounds
 from rpopt.placement.heuristics import identity, lpt, place
@@ -16,6 +17,7 @@ from rpopt.placement.instance_window import (
     evaluate_window,
     sampled_groups,
 )
+from rpopt.placement.search import relabel
 from rpopt.plans import Placement
 from tests.placement.cases import fuzz
 from tests.placement.cases_window import (
@@ -99,3 +101,33 @@ def test_starts_must_fit() -> None:
         Placement(slot_LE=[[0, 0, 1, 2]], num_ep_ranks=2)
     with pytest.raises(InstanceError, match="effort = -1"):
         place_window(instance, effort=-1)
+
+
+@given(window_instances(), st.sampled_from([0.0, 0.02, 0.2, 5.0]))
+@fuzz
+def test_near_placements_keep_within_the_tolerance_and_move_less(
+    instance: WindowPlacementInstance, tolerance: float
+) -> None:
+    current = identity(instance.aggregate)
+    best = place_window(instance, effort=20)
+    near = place_near(instance, best, current, tolerance=tolerance)
+    assert check_window(instance, near) == []
+    assert (totals(instance, near) <= totals(instance, best) * (1 + tolerance)).all()
+    moved_L = near.num_moved(current)
+    assert (moved_L <= relabel(best, current).num_moved(current)).all()
+    if tolerance == 5.0 and instance.num_ep_ranks <= 4:  # a peak is at most the sum
+        assert not moved_L.any()
+
+
+def test_moves_are_at_least_those_of_the_certified_curve() -> None:
+    instance = random_instance(3, layers=1, per_rank=2, ranks=3)
+    current = identity(instance.aggregate)
+    home_E = current.rank_LE[0]
+    best = place_window(instance)
+    for tolerance in (0.0, 0.05, 0.2):
+        near = place_near(instance, best, current, tolerance=tolerance)
+        moves = int(near.num_moved(current)[0])
+        within = optimal_total(instance, 0, home_E, moves)
+        assert within <= totals(instance, near)[0]
+    with pytest.raises(InstanceError, match="tolerance = -1"):
+        place_near(instance, best, current, tolerance=-1)
