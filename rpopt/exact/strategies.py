@@ -7,6 +7,7 @@ Axis letters: K item types, Q cells.
 """
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,11 +21,14 @@ from rpopt.exact.packer import Packer, pack_part
 from rpopt.exact.patterns import PatternPool
 from rpopt.exact.search import Search
 from rpopt.exact.value_dive import ValueDive
+from rpopt.packing.heuristics import best_fit_decreasing
+from rpopt.packing.instance import PackingInstance
 
 _DIVES_BEFORE_PROOF = 6
 _FIRST_KNOTS, _FIRST_DIVE = 12, 60  # knots
 _TAIL_ITEMS, _LARGEST_TAIL = 220, 500
 _REPAIRS_PER_LEVEL = 6
+_COARSEST, _MOST_COARSE_TYPES = 256, 1200
 _SHARE_PER_LEVEL = 0.4  # of the time that is left
 
 
@@ -79,6 +83,7 @@ def solve_by_knots(search: Search, types: ItemTypes) -> None:
     pool.add_cells(types.cells(search.best))
     bound: DualBound | None = None
     knot_M, dived_at = first_knots(types, _FIRST_KNOTS), 0
+    coarse_tried = False  # it needs the bound of the first knots only
     while not search.done:
         now_s = time.monotonic()
         until_s = now_s + _SHARE_PER_LEVEL * (search.deadline_s - now_s)
@@ -96,6 +101,9 @@ def solve_by_knots(search: Search, types: ItemTypes) -> None:
             bound = relaxation.bound
             search.prove_dual(types, bound)
             search.statistics.update(knots=knot_M.size, patterns=len(pool))
+            if not coarse_tried:
+                _pack_coarsely(search)
+                coarse_tried = True
             if knot_M.size >= max(_FIRST_DIVE, 2 * dived_at):
                 dived_at = knot_M.size
                 _dive_down(search, master, knapsack, bound, until_s)
@@ -110,6 +118,39 @@ def solve_by_knots(search: Search, types: ItemTypes) -> None:
             break
     while not search.done and bound is not None:
         _repair(search, types, bound)
+
+
+def _pack_coarsely(search: Search) -> None:
+    """Pack items rounded up to few different weights, finer and finer.
+
+    What a coarse packing loses is about half a unit per item, so with thousands of
+    items it is near the bound, and below it where rows leave some cells to spare. A
+    packing stays one with finer units, so each is the start of the next.
+    """
+    unit = -(-search.instance.capacity // _COARSEST)
+    coarse = _rounded_up(search.instance, unit)
+    packing = best_fit_decreasing(coarse)
+    while not search.done and unit > 1:
+        types = ItemTypes.of(coarse)
+        if types.num_types > _MOST_COARSE_TYPES:
+            break
+        with Packer(types, types.cells(packing), search.deadline_s) as packer:
+            lower = packer.bound(packing.num_cells).cells
+            budget = max(lower, search.goal)
+            cells = None
+            if budget < min(packing.num_cells, search.upper):
+                cells = packer.dive(budget, search.rng)
+        if cells is not None:
+            packing = types.solution(cells)
+            search.accept("coarse dive", packing)
+        unit //= 2
+        coarse = _rounded_up(search.instance, unit)
+
+
+def _rounded_up(instance: PackingInstance, unit: int) -> PackingInstance:
+    weight_I = -(-instance.weight_I // unit) * unit
+    weight_I = np.minimum(weight_I, instance.capacity)
+    return replace(instance, weight_I=weight_I, num_ranks=1, row_multiple=1)
 
 
 def _dive_down(

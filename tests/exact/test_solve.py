@@ -126,6 +126,23 @@ def test_many_different_weights() -> None:
     assert seen[-1][1:] == (packed.lower, packed.solution.num_cells)
 
 
+def test_rows_to_spare_are_met_by_coarse_weights() -> None:
+    weight_I = np.random.default_rng(0).integers(2**15, 2**16 + 1, 1500)
+    instance = PackingInstance(weight_I=weight_I, capacity=2**17)
+    first = first_fit_decreasing(instance).num_cells
+    seen: list[str] = []
+    packed = solve_packing(
+        instance,
+        target_cells=first - 20,
+        time_limit_s=60,
+        progress=lambda method, *_: seen.append(method),
+    )
+    check_claims(instance, packed)
+    assert packed.termination == "target"
+    assert packed.solution.num_cells <= first - 20
+    assert "coarse dive" in seen
+
+
 def test_limited_samples_are_kept() -> None:
     instance = replace(triplets(12, 3), max_samples_per_cell=2)
     packed = solve_packing(instance, time_limit_s=5)
