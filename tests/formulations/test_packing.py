@@ -1,7 +1,6 @@
 """Packing formulations against brute force over all set partitions."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from formulations import (
     packing_rows,
 )
 from rpopt.errors import InfeasibleError, InstanceError
-from rpopt.highs import archive_mps, compile_pyomo, load_pyomo, solve
+from rpopt.highs import compile_pyomo, load_pyomo, solve
 from rpopt.packing.instance import PackingInstance, check, evaluate
 from tests.formulations import oracle
 from tests.formulations.solving import is_infeasible, optimum
@@ -147,12 +146,3 @@ def test_relaxations_assignment_is_weaker() -> None:
     assert relaxed["assignment"] == pytest.approx(15 / 9)
     assert relaxed["arcflow"] == pytest.approx(3)
     assert relaxed["patterns"] == pytest.approx(3)
-
-
-def test_models_are_archived_by_digest(tmp_path: Path) -> None:
-    first, second = (
-        compile_pyomo(packing_assignment.build(INSTANCES[0])) for _ in range(2)
-    )
-    path = archive_mps(first, tmp_path)
-    assert path.name == f"{second.digest}.mps.gz"
-    assert any("eq2_token_cap" in name for name in first.row_names)

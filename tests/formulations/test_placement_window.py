@@ -1,13 +1,10 @@
 """The window placement model against all placements of small layers."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from formulations import placement_window
 from rpopt.errors import InstanceError
-from rpopt.highs import archive_mps, compile_pyomo
 from rpopt.placement.instance_window import (
     WindowPlacementInstance,
     check_window,
@@ -66,19 +63,6 @@ def test_a_move_budget_gives_the_trade_off() -> None:
         assert curve[-1] == optimal_total(instance, 0, home_E, most)
     assert curve == sorted(curve, reverse=True)
     assert curve[0] > curve[-1] == optimal_total(instance, 0)
-
-
-def test_models_are_archived_by_digest(tmp_path: Path) -> None:
-    first, second = (
-        compile_pyomo(placement_window.build(random_instance(0), layer=1))
-        for _ in range(2)
-    )
-    path = archive_mps(first, tmp_path)
-    assert path.name == f"{second.digest}.mps.gz"
-    assert (
-        first.digest
-        != compile_pyomo(placement_window.build(random_instance(0), layer=0)).digest
-    )
 
 
 def test_wrong_arguments_are_refused() -> None:
