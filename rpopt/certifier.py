@@ -7,6 +7,7 @@ A bound that can be recomputed in integers is *arithmetic*; what HiGHS says is l
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ from rpopt.checks import require_feasible
 from rpopt.errors import InstanceError, SolverError
 from rpopt.exact.layout_leaders import leader_bound
 from rpopt.exact.solve import solve_packing
-from rpopt.highs import SolverResult, compile_pyomo, load_pyomo, solve, start_of
+from rpopt.highs import (
+    LinearModel,
+    SolverResult,
+    compile_pyomo,
+    load_pyomo,
+    safe_bound,
+    solve,
+    start_of,
+)
+from rpopt.highs import Progress as SolverProgress
 from rpopt.layout import bounds as layout_bounds
 from rpopt.layout import enumeration
 from rpopt.layout.baselines import baselines
@@ -86,7 +96,7 @@ def certify(
                     f" from a {solution_kind.__name__}"
                 )
             deadline_s = time.monotonic() + time_limit_s
-            report = progress or (lambda lower, upper: None)
+            report = _narrowing(progress or (lambda lower, upper: None))
             return method(instance, start, deadline_s, seed, report)
     raise InstanceError(f"a {type(instance).__name__} is no problem to certify")
 
@@ -115,6 +125,9 @@ def certify_packing(
             start=best,
             target_cells=known.lower * instance.num_ranks,
             time_limit_s=_left_s(deadline_s),
+            progress=lambda _, lower, upper: progress(
+                instance.rows_for(lower), instance.rows_for(upper)
+            ),
             seed=seed,
         )
         best, bounds = found.solution, [*bounds, *_new(bounds, found.bounds)]
@@ -155,8 +168,12 @@ def certify_placements(
         if left_s == 0:
             break
         share_s = left_s / (len(still_open) - count)
+        others = certificates[:layer] + certificates[layer + 1 :]
         certificates[layer] = _solve_layer(
-            instance, certificates[layer], time.monotonic() + share_s
+            instance,
+            certificates[layer],
+            time.monotonic() + share_s,
+            _together_with(others, progress),
         )
         lower = sum(c.lower for c in certificates)
         progress(lower, sum(c.upper for c in certificates))
@@ -183,23 +200,34 @@ def certify_layout(
     small = instance.num_items * instance.num_cells <= MOST_BINARIES
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
-        known, best = _enumerated(instance, known, best, left_s)
+        known, best = _enumerated(instance, known, best, left_s, progress)
         progress(known.lower, known.upper)
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
-        known = _with_leaders(instance, known, best, left_s / 4 if small else left_s)
+        share_s = left_s / 4 if small else left_s
+        known = _with_leaders(instance, known, best, share_s, progress)
         progress(known.lower, known.upper)
     if small and not known.closed and _left_s(deadline_s) > 0:
-        known = _solve_layout(instance, known, best, deadline_s)
+        known = _solve_layout(instance, known, best, deadline_s, progress)
         progress(known.lower, known.upper)
     return (known,)
 
 
 def _with_leaders(
-    instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
+    instance: LayoutInstance,
+    known: Certificate,
+    best: Layout,
+    time_limit_s: float,
+    progress: Progress,
 ) -> Certificate:
+    """Add the leader bound, if it is better than what is known."""
     try:
-        bound = leader_bound(instance, floor=known.lower, time_limit_s=time_limit_s)
+        bound = leader_bound(
+            instance,
+            floor=known.lower,
+            time_limit_s=time_limit_s,
+            on_bound=lambda ticks: progress(ticks, known.upper),
+        )
     except SolverError as error:
         return _failed(known, error)
     bounds = known.bounds if bound is None else (*known.bounds, bound)
@@ -207,11 +235,20 @@ def _with_leaders(
 
 
 def _enumerated(
-    instance: LayoutInstance, known: Certificate, best: Layout, time_limit_s: float
+    instance: LayoutInstance,
+    known: Certificate,
+    best: Layout,
+    time_limit_s: float,
+    progress: Progress,
 ) -> tuple[Certificate, Layout]:
     """Add what the enumeration of a few items finds, where there is time for it."""
-    steps = int(time_limit_s * enumeration.STEPS_PER_S)
-    found = enumeration.enumeration(instance, best, lower=known.lower, most_steps=steps)
+    found = enumeration.enumeration(
+        instance,
+        best,
+        lower=known.lower,
+        most_steps=int(time_limit_s * enumeration.STEPS_PER_S),
+        on_bound=lambda ticks: progress(ticks, known.upper),
+    )
     if found is None:
         return known, best
     best, bound = found
@@ -229,14 +266,18 @@ _METHODS: tuple[tuple[type[Any], type[Any], Any], ...] = (
 
 
 def _solve_layer(
-    instance: PlacementInstance, known: Certificate, deadline_s: float
+    instance: PlacementInstance,
+    known: Certificate,
+    deadline_s: float,
+    progress: Progress,
 ) -> Certificate:
     """Add the claim of HiGHS, and its placement if it is better, to one layer."""
     layer = known.witness["layer"]
     model = placement_makespan.build(instance, layer=layer)
     try:
         arrays = compile_pyomo(model, integral_objective=True)
-        result = solve(arrays, time_limit_s=_left_s(deadline_s))
+        tell = _claims(arrays, lambda bound: progress(bound, known.upper))
+        result = solve(arrays, time_limit_s=_left_s(deadline_s), on_progress=tell)
     except SolverError as error:
         return _failed(known, error)
     if result.x is not None and int(result.objective or 0) < known.upper:
@@ -252,16 +293,25 @@ def _solve_layer(
 
 
 def _solve_layout(
-    instance: LayoutInstance, known: Certificate, best: Layout, deadline_s: float
+    instance: LayoutInstance,
+    known: Certificate,
+    best: Layout,
+    deadline_s: float,
+    progress: Progress,
 ) -> Certificate:
     """Add the claim of HiGHS, and its layout if it is better."""
     model = layout_makespan.build(instance)
     layout_makespan.set_start(instance, model, best)
+    ticks = partial(layout_makespan.ticks, instance, model)
     try:
         arrays = compile_pyomo(model, integral_objective=True)
-        start = start_of(model)
-        left_s = _left_s(deadline_s)  # with presolve, HiGHS misreads a start
-        result = solve(arrays, time_limit_s=left_s, start=start, presolve=False)
+        result = solve(
+            arrays,
+            time_limit_s=_left_s(deadline_s),
+            start=start_of(model),
+            presolve=False,  # with presolve, HiGHS misreads a start
+            on_progress=_claims(arrays, lambda b: progress(ticks(b), known.upper)),
+        )
     except SolverError as error:
         return _failed(known, error)
     if result.x is not None:
@@ -272,9 +322,7 @@ def _solve_layout(
         known = layout_certificate(
             instance, best, bounds, termination=known.termination
         )
-    claim = result.bound
-    if claim is not None:
-        claim = layout_makespan.ticks(instance, model, int(claim))
+    claim = None if result.bound is None else ticks(int(result.bound))
     return _with_claim(known, result, claim)
 
 
@@ -287,6 +335,7 @@ def _with_claim(
         evidence = {
             "raw_bound": result.raw_bound,
             "status": result.termination.value,
+            "start": str(result.start_status),
             "model": result.model_digest,
         }
         value = int(claim)
@@ -297,6 +346,43 @@ def _with_claim(
         termination=f"{_MILP}: {result.termination}",
         versions=(*known.versions, *result.versions),
     )
+
+
+def _claims(
+    model: LinearModel, tell: Callable[[int], None]
+) -> Callable[[SolverProgress], None]:
+    """Return what hears the bounds that HiGHS claims while it runs, rounded.
+
+    Its incumbents are not told: a cost counts when the evaluator has seen the solution.
+    """
+
+    def hear(event: SolverProgress) -> None:
+        bound = safe_bound(model, event.lower)
+        if bound is not None:
+            tell(int(bound))
+
+    return hear
+
+
+def _together_with(others: Sequence[Certificate], progress: Progress) -> Progress:
+    """Return what hears the numbers of one layer and tells those of all."""
+    lower, upper = sum(c.lower for c in others), sum(c.upper for c in others)
+    return lambda one_lower, one_upper: progress(lower + one_lower, upper + one_upper)
+
+
+def _narrowing(tell: Progress) -> Progress:
+    """Return what hears numbers and tells the best so far, when one of them changes."""
+    told: list[tuple[int, int]] = []
+
+    def hear(lower: int, upper: int) -> None:
+        before = told[-1] if told else (lower, upper)
+        upper = min(upper, before[1])
+        lower = max(before[0], lower) if lower <= upper else before[0]
+        if [(lower, upper)] != told[-1:]:
+            told.append((lower, upper))
+            tell(lower, upper)
+
+    return hear
 
 
 def _standing(bounds: Sequence[Bound], upper: int) -> list[Bound]:

@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,7 +31,6 @@ from tests.certifier_cases import (
     RECHECK,
     enclose,
     open_layout,
-    tiny_layout,
     tiny_placement,
 )
 from tests.layout.cases import instance as layout_instance
@@ -168,13 +168,43 @@ def test_a_time_limit_that_is_none_is_refused(limit_s: float) -> None:
         certify(make([1], 1), time_limit_s=limit_s)
 
 
-def test_progress_narrows() -> None:
-    instance, _ = tiny_layout(3)
-    seen: list[tuple[int, int]] = []
-    (found,) = certify(instance, progress=lambda low, high: seen.append((low, high)))
-    assert seen[-1] == (found.lower, found.upper)
-    for (low, high), (next_low, next_high) in zip(seen, seen[1:], strict=False):
-        assert low <= next_low <= next_high <= high
+@pytest.mark.parametrize("problem", DRAWS)
+@pytest.mark.parametrize("enumerated", [True, False])
+def test_progress_narrows(
+    problem: str, enumerated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not enumerated:
+        monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
+    for seed in range(4):
+        instance, _ = DRAWS[problem](seed)
+        progress = mock.Mock()
+        found = certify(instance, progress=progress)
+        seen = [call.args for call in progress.call_args_list]
+        totals = sum(c.lower for c in found), sum(c.upper for c in found)
+        assert seen[-1] == totals
+        for (low, high), (next_low, next_high) in zip(seen, seen[1:], strict=False):
+            assert low <= next_low <= next_high <= high
+            assert (low, high) != (next_low, next_high)
+
+
+def test_claims_are_told_while_highs_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the search ends before the claims are believed."""
+    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
+    monkeypatch.setattr(certifier, "leader_bound", lambda *_, **__: None)
+    instance, _ = open_layout()
+    told: list[int] = []
+    monkeypatch.setattr(certifier, "_with_claim", lambda known, *_: known)
+    (found,) = certify(instance, progress=lambda low, high: told.append(low))
+    assert max(told) > found.lower
+
+
+def test_a_claim_says_what_became_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
+    (found,) = certify(open_layout()[0])
+    (claim,) = (b for b in found.bounds if b.kind == "solver")
+    assert claim.evidence["start"] == "accepted"
 
 
 # ------------------------------------------------------------------------------ starts

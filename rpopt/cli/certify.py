@@ -1,11 +1,13 @@
 """`rpopt certify`: prove rows, placements, layouts and bin packings."""
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,19 +150,41 @@ def _instance(
 def _solved(
     tasks: list[Task], workers: int, quiet: bool
 ) -> Iterator[tuple[Task, tuple[Certificate, ...], float]]:
+    solve = partial(_solve, quiet=quiet)
     if workers == 1:
-        yield from (_solve(task, quiet=quiet) for task in tasks)
+        yield from map(solve, tasks)
         return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_solve, tasks)
+    lock = multiprocessing.RLock()  # of the terminal
+    tqdm.set_lock(lock)
+    lines: Any = multiprocessing.Queue()
+    for line in range(1, workers + 1):
+        lines.put(line)
+    with ProcessPoolExecutor(
+        workers, initializer=_take_line, initargs=(lock, lines)
+    ) as pool:
+        yield from pool.map(solve, tasks)
 
 
-def _solve(
-    task: Task, *, quiet: bool = True
-) -> tuple[Task, tuple[Certificate, ...], float]:
+_own_line: int | None = None
+"""Of the terminal, for the progress of this process; tqdm chooses when it is None."""
+
+
+def _take_line(lock: Any, lines: Any) -> None:
+    """Give a worker a line of the terminal, the first of which is the parent's."""
+    global _own_line
+    tqdm.set_lock(lock)
+    _own_line = lines.get()
+
+
+def _solve(task: Task, *, quiet: bool) -> tuple[Task, tuple[Certificate, ...], float]:
     from rpopt.certifier import certify  # loads the formulations
 
-    live = tqdm(bar_format="{desc}", disable=quiet or not sys.stderr.isatty())
+    live = tqdm(
+        bar_format="{desc}",
+        leave=False,
+        position=_own_line,
+        disable=quiet or not sys.stderr.isatty(),
+    )
     began_s = time.monotonic()
     certificates = certify(
         task.instance,

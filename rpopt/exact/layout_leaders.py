@@ -9,6 +9,7 @@ their duals are dense, and a vertex is worth nothing here.
 """
 
 import time
+from collections.abc import Callable
 
 from rpopt.certificate import Bound
 from rpopt.errors import SolverError
@@ -25,7 +26,11 @@ _WORTHWHILE = 1e-5
 
 
 def leader_bound(
-    instance: LayoutInstance, *, floor: int, time_limit_s: float
+    instance: LayoutInstance,
+    *,
+    floor: int,
+    time_limit_s: float,
+    on_bound: Callable[[int], None] = lambda ticks: None,
 ) -> Bound | None:
     """Return the best leader bound found, in ticks; None where none exceeds the floor.
 
@@ -37,6 +42,8 @@ def leader_bound(
         A bound that is known, in ticks.
     time_limit_s
         Seconds for everything; what is known by then is returned.
+    on_bound
+        Called with every better bound, in ticks.
 
     Raises
     ------
@@ -61,6 +68,7 @@ def leader_bound(
             reached = value(instance, found)
             if reached > ticks:
                 best, ticks = found, reached
+                on_bound(ticks)
             if reached < before + _WORTHWHILE * instance.unit_ticks:
                 break
             num_classes, before = 2 * num_classes, reached

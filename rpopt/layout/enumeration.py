@@ -23,6 +23,7 @@ of a shard, Z sets of items: bit i of the index stands for item i.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ def enumeration(
     *,
     lower: int = 0,
     most_steps: int = 2 * MOST_STEPS,
+    on_bound: Callable[[int], None] = lambda ticks: None,
 ) -> tuple[Layout, Bound] | None:
     """Return the best layout found and the bound proved; None if that takes too long.
 
@@ -71,6 +73,8 @@ def enumeration(
         A bound on J in ticks; the higher it is, the fewer steps are needed.
     most_steps
         Of all searches together, tables included; what would take more is not begun.
+    on_bound
+        Called with every better bound, in ticks.
     """
     if instance.num_items > MOST_ITEMS:
         return None
@@ -96,6 +100,7 @@ def enumeration(
             search = _Search(tables, limit)
         evidence = {"steps": search.steps}
         proved = Bound(name=NAME, kind="arithmetic", value=limit, evidence=evidence)
+        on_bound(limit)
         if layout is not None:
             break
     return None if proved is None else (best, proved)

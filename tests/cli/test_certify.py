@@ -1,6 +1,11 @@
 """`rpopt certify` and the recheck of what it wrote."""
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
+import termios
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +168,34 @@ def test_bin_packing_files(run: Run, tmp_path: Path) -> None:
     assert whole["content"]["problem"] == "rows"
     (instance,) = folder.glob("*.instance.npz")
     assert run("verify", instance, file).code == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_instance_has_a_live_line(tmp_path: Path, workers: int) -> None:
+    """On a terminal, and whichever process solves it."""
+    for name, sizes in (("first", "6 6 4 3"), ("second", "7 7 7 2")):
+        (tmp_path / f"{name}.bpp").write_text(f"4 10 {sizes}")
+    files = [str(tmp_path / f"{name}.bpp") for name in ("first", "second")]
+    argv = ("certify", "bpp", *files, "--time-limit=5", f"--workers={workers}")
+    shown = on_a_terminal([sys.executable, "-m", "rpopt.cli", *argv])
+    assert "first: 2 <= optimum <= 2" in shown
+    assert "second: 3 <= optimum <= 3" in shown
+    assert "certify bpp: 100%" in shown
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a command writes to stderr when that is a terminal."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (25, 80))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs) as child:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert child.returncode == 0, shown
+    return shown.decode()
 
 
 @pytest.mark.parametrize(
