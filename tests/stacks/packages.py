@@ -33,6 +33,9 @@ SIGNATURES = {
     " use_dynamic_bsz_balance=True, force_group_size=1): ...",
     "verl.balance_batch": "def f(batch, metrics, logging_prefix='global_seqlen',"
     " keep_minibatch=False): ...",
+    # PrimeIntellect-ai/prime-rl 559b4477, src/prime_rl/trainer/batch.py
+    "prime_rl.prepare_batch": "def f(rollouts, seq_len, num_train_workers, bin_cost,"
+    " pad_to_multiple_of=1): ...",
     # NVIDIA-NeMo/RL 7ea279ab, nemo_rl/data/packing/algorithms.py
     "nemo_rl.RpoptPacker.__init__": "def f(self, bin_capacity, collect_metrics=False,"
     " min_bin_count=None, bin_count_multiple=None): ...",
