@@ -8,6 +8,7 @@ Every solution passes the one checker and the one evaluator before it is reporte
 
 import platform
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from rpopt.stop import StopCriterion
 from rpopt.topology import Topology
 from rpopt.window import Window
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 Progress = Callable[[float, float], None]
 """Called with the seconds of annealing and J at each new best."""
 
@@ -46,6 +50,8 @@ def plan(
     starts: Sequence[Plan] = (),
     current: Placement | None = None,
     progress: Progress | None = None,
+    group: "ProcessGroup | None" = None,
+    timeout_s: float = 60.0,
 ) -> Plan:
     """Plan one window: place, pack, lay out.
 
@@ -64,6 +70,10 @@ def plan(
         The placement now in force; experts that need not move keep their slot.
     progress
         Called with the seconds of annealing and J at each new best.
+    group, timeout_s
+        Processes that share the annealing, all of which call this with the same
+        arguments and get the same plan; how long they wait for each other. See
+        `rpopt.anneal.anneal`.
 
     Raises
     ------
@@ -91,6 +101,8 @@ def plan(
         seed=seed,
         current=current,
         progress=None if progress is None else report,
+        group=group,
+        timeout_s=timeout_s,
     )
     layout = order_rows(found.instance, found.layout, rules.row_order)
     require_feasible(check(found.instance, layout), "the plan's layout")

@@ -11,6 +11,7 @@ import numpy as np
 
 from rpopt.anneal import kernel
 from rpopt.anneal.moves import Kind
+from rpopt.anneal.run import ByteArray
 from rpopt.anneal.tables import Geometry, sums
 from rpopt.layout.instance import LayoutInstance
 from rpopt.records import Int64Array, IntArray
@@ -49,7 +50,9 @@ class CompiledEngine:
         self._tables, self._key_B = geometry.tables, key_B
         self._state = _state(geometry, start_AI, start_B)
         self._mean_shift = geometry.tables.mean_shift
-        num_slices = min(threads, start_B.size)
+        self.num_items = geometry.tables.num_items
+        self.replica_bytes = sum(array[:1].nbytes for array in self._state)
+        num_slices = max(1, min(threads, start_B.size))
         ends = [start_B.size * t // num_slices for t in range(num_slices + 1)]
         self._slices = list(pairwise(ends))
         apart = np.zeros((num_slices, _CACHE_LINES), dtype=np.int64)
@@ -83,6 +86,20 @@ class CompiledEngine:
             if child != parent:
                 for array in self._state:
                     array[child] = array[parent]
+
+    def pack(self, replica: int) -> ByteArray:
+        """Return one replica's state."""
+        parts = [array[replica].reshape(-1).view(np.uint8) for array in self._state]
+        return np.concatenate(parts)
+
+    def unpack(self, replica: int, data: ByteArray) -> None:
+        """Replace one replica's state."""
+        first = 0
+        for array in self._state:
+            part = array[replica]
+            bytes_ = data[first : first + part.nbytes]
+            part[...] = bytes_.view(part.dtype).reshape(part.shape)
+            first += part.nbytes
 
     def slowest(self) -> Int64Array:
         """Return J of each replica, in ticks."""

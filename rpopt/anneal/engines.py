@@ -7,7 +7,7 @@ import numpy as np
 
 from rpopt import counter
 from rpopt.anneal.moves import STREAM
-from rpopt.anneal.run import Engine
+from rpopt.anneal.run import LocalEngine
 from rpopt.anneal.schedule import Limits
 from rpopt.anneal.tables import Geometry, Tables
 from rpopt.errors import InstanceError
@@ -91,7 +91,7 @@ def make_engine(
     seed: int,
     device: str,
     threads: int,
-) -> Engine:
+) -> LocalEngine:
     """Return the replicas of some slots of a population; they take the starts in turn.
 
     A replica's randomness and start depend on its slot in the whole population alone.

@@ -6,9 +6,8 @@ Axis letters: A starts, B replicas, I items.
 """
 
 import os
-import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from rpopt.anneal.engines import (
 from rpopt.anneal.log import Log
 from rpopt.anneal.resample import resample
 from rpopt.anneal.result import AnnealResult
-from rpopt.anneal.run import Engine, HistoryPoint, Run
+from rpopt.anneal.run import Engine, HistoryPoint, LocalEngine, Run
 from rpopt.anneal.schedule import Limits, Temperatures, temperatures
 from rpopt.anneal.tables import Geometry, needs_wide
 from rpopt.checks import require_feasible
@@ -31,6 +30,9 @@ from rpopt.layout.instance import LayoutInstance, check
 from rpopt.plans import Layout
 from rpopt.records import positive_int
 from rpopt.stop import StopCriterion
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 EngineName = Literal["auto", "compiled", "torch"]
 _CULLING = (1, 10)  # target share of replicas that die in a resampling
@@ -50,6 +52,8 @@ def anneal(
     threads: int | None = None,
     statistics: bool = True,
     progress: Callable[[HistoryPoint], None] | None = None,
+    group: "ProcessGroup | None" = None,
+    timeout_s: float = 60.0,
 ) -> AnnealResult:
     """Improve layouts by population annealing.
 
@@ -80,6 +84,14 @@ def anneal(
         Whether to keep statistics of every temperature.
     progress
         Called with each new best.
+    group
+        A torch.distributed group, of any backend, all of whose processes call this
+        with the same arguments and share the replicas; all get the same result, and
+        the one that a single process would get within the same sweeps.
+    timeout_s
+        How long the processes of a group wait for each other. When one is lost, each
+        of the others logs a warning and returns the best layout that it holds; the
+        termination says so.
 
     Raises
     ------
@@ -87,6 +99,8 @@ def anneal(
         Without starts, or for an engine that cannot be had.
     InfeasibleError
         For a start that breaks a constraint; the message names it.
+    MismatchError
+        When the processes of a group were given different arguments.
     """
     if not starts:
         raise InstanceError("annealing needs at least one start; give a baseline")
@@ -96,12 +110,12 @@ def anneal(
     cores = len(os.sched_getaffinity(0))
     threads = cores if threads is None else positive_int(threads, name="threads")
     load_engine(name, device, wide=needs_wide(instance))
-    began_s = time.monotonic()  # only now: loading may have compiled the engine
-    stop.reset()
+    stop.reset()  # only now: loading may have compiled the engine
     geometry = Geometry(instance)
+    limits = Limits.of(stop)
     if population is None:
-        limits = Limits.of(stop)
-        population = choose_population(geometry.tables, limits, name, threads)
+        workers = threads * (1 if group is None else group.size())
+        population = choose_population(geometry.tables, limits, name, workers)
     population = positive_int(population, name="population")
     start_ticks = [evaluate(instance, start).j_ticks for start in starts]
     order_A = sorted(range(len(starts)), key=start_ticks.__getitem__)
@@ -113,23 +127,31 @@ def anneal(
         bound_ticks=bound_ticks,
         best_ticks=start_ticks[order_A[0]],
         best_cell_I=start_AI[0],
-        began_s=began_s,
         progress=progress,
     )
-    log = Log(run, statistics=statistics)
+    if instance.num_cells == 1:
+        run.termination = "nothing to move"
     span = temperatures(geometry.tables, start_AI[0], seed)
-    slots = range(population)
-    replicas = make_engine(name, geometry, start_AI, slots, seed, device, threads)
-    try:
-        run.check()
-        if instance.num_cells == 1 and not run.over:
-            run.termination = "nothing to move"
-        while not run.over and run.plan_round():
-            _cool(replicas, run, log, span, seed)
-        while not run.over:
-            run.spend(replicas, 0, instance.num_items)
-    finally:
-        replicas.close()
+    log = Log(run, statistics=statistics)
+
+    def make(slots: range) -> LocalEngine:
+        return make_engine(name, geometry, start_AI, slots, seed, device, threads)
+
+    def search(replicas: Engine) -> None:
+        _search(replicas, run, log, span, seed)
+
+    if group is None:
+        replicas = make(range(population))
+        try:
+            search(replicas)
+        finally:
+            replicas.close()
+    else:
+        from rpopt.anneal.distributed import search_together
+
+        digests = [record.digest for record in (instance, *starts)]
+        same = (digests, limits, bound_ticks, seed, population, name, statistics)
+        search_together(search, make, run, group=group, timeout_s=timeout_s, same=same)
     best = geometry.layout(run.best_cell_I)
     assert not check(instance, best)
     assert evaluate(instance, best).j_ticks == run.best_ticks
@@ -149,6 +171,17 @@ def anneal(
         seconds_s=run.seconds_s,
         termination=run.termination,
     )
+
+
+def _search(
+    replicas: Engine, run: Run, log: Log, span: Temperatures, seed: int
+) -> None:
+    """Anneal in rounds, and descend with what no round fits into."""
+    run.check()
+    while not run.over and run.plan_round():
+        _cool(replicas, run, log, span, seed)
+    while not run.over:
+        run.spend(replicas, 0, run.moves_per_sweep)
 
 
 def _cool(replicas: Engine, run: Run, log: Log, span: Temperatures, seed: int) -> None:

@@ -86,7 +86,8 @@ class AnnealResult:
     seconds_s
         How long it took, without loading the engine's code.
     termination
-        "bound met", "sweep limit", "time limit", "stop criterion" or "nothing to move".
+        "bound met", "sweep limit", "time limit", "stop criterion", "nothing to move" or
+        "process lost" (of a distributed run).
     """
 
     best: Layout

@@ -1,9 +1,12 @@
 """A run in progress: what is done, what is left, and the best layout so far."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from rpopt.anneal.schedule import Limits
 from rpopt.records import Int64Array, IntArray
@@ -14,6 +17,12 @@ _PIECE_SHARE = 50  # ... and one part in so many of the time limit
 _WARM_UP_S = 0.002  # long enough to know the speed
 _MEMORY = 0.9  # of the measured speed, from piece to piece
 _OPEN_SWEEPS = 1000  # planned for where the stop criterion names no limit
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+class LostProcessError(Exception):
+    """A process of a distributed run died, stalled or came late."""
 
 
 class Engine(Protocol):
@@ -27,8 +36,8 @@ class Engine(Protocol):
     def energies(self) -> Int64Array:
         """Return the energy of each replica."""
 
-    def copy(self, parent_B: tuple[int, ...]) -> None:
-        """Replace each replica by its parent."""
+    def copy(self, parent_B: Sequence[int]) -> None:
+        """Replace each replica by its parent; survivors stay where they are."""
 
     def slowest(self) -> Int64Array:
         """Return J of each replica, in ticks."""
@@ -38,6 +47,19 @@ class Engine(Protocol):
 
     def accepted(self) -> Int64Array:
         """Return how many moves of each kind were accepted so far, [M]."""
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine of this process alone, whose replicas can travel as bytes."""
+
+    num_items: int
+    replica_bytes: int
+
+    def pack(self, replica: int) -> ByteArray:
+        """Return one replica's state."""
+
+    def unpack(self, replica: int, data: ByteArray) -> None:
+        """Replace one replica's state."""
 
     def close(self) -> None:
         """Let go of threads and memory."""
@@ -69,8 +91,8 @@ class Run:
         A lower bound on J; meeting it ends the run.
     best_ticks, best_cell_I
         The lowest J so far, and its cells.
-    began_s
-        When the clock started, by `time.monotonic`.
+    clock
+        Seconds from any start; read after every piece, the same for all processes.
     progress
         Called with every new history point.
     """
@@ -81,7 +103,7 @@ class Run:
     bound_ticks: int
     best_ticks: int
     best_cell_I: IntArray
-    began_s: float
+    clock: Callable[[], float] = time.monotonic
     progress: Callable[[HistoryPoint], None] | None = None
     history: list[HistoryPoint] = field(default_factory=list)
     moves: int = 0
@@ -89,11 +111,14 @@ class Run:
     _limits: Limits = field(init=False)
     _measured: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _last_s: float = field(default=0.0, init=False)
+    _began_s: float = field(init=False)
+    _now_s: float = field(init=False)
     _open_until: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Read the limits and note the start."""
         self._limits = Limits.of(self.stop)
+        self._began_s = self._now_s = self.clock()
         self._record(self.best_ticks)
 
     @property
@@ -103,13 +128,19 @@ class Run:
 
     @property
     def seconds_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began_s
+        """Seconds from the start to the last look at the clock."""
+        return self._now_s - self._began_s
 
     @property
     def over(self) -> bool:
         """Whether the run has ended."""
         return bool(self.termination)
+
+    def follow(self, stop: StopCriterion, clock: Callable[[], float]) -> None:
+        """Start anew under a criterion and a clock that several processes share."""
+        self.stop, self.clock = stop, clock
+        stop.reset()
+        self._began_s = self._now_s = clock()
 
     def left(self) -> int:
         """Return how many moves per replica are left, as far as one can tell."""
@@ -147,29 +178,38 @@ class Run:
             engine.run(temperature, self.moves, piece)
             self.moves += piece
             self._measure(piece)
-            slowest_B = engine.slowest()
-            if slowest_B.min() < self.best_ticks:
-                self.best_cell_I = engine.cells(int(slowest_B.argmin()))
-                self._record(int(slowest_B.min()))
+            self.keep_best(engine)
             self.check()
+
+    def keep_best(self, engine: Engine) -> None:
+        """Keep the best replica if it is better than all before."""
+        slowest_B = engine.slowest()
+        if slowest_B.min(initial=self.best_ticks) < self.best_ticks:
+            self.best_cell_I = engine.cells(int(slowest_B.argmin()))
+            self._record(int(slowest_B.min()))
 
     def warm_up(self, engine: Engine, temperature: int) -> None:
         """Run a few moves where the plan needs to know the engine's speed."""
         moves, self._measured = 1, (0.0, 0.0)
         while self._limits.seconds_s is not None and not self.over and moves:
-            self._measured, self._last_s = (0.0, 0.0), self.seconds_s
+            self._measured, self._last_s = (0.0, 0.0), self._look()
             self.spend(engine, temperature, moves)
             moves = 4 * moves if self._measured[1] < _WARM_UP_S else 0
 
     def _measure(self, moves: int) -> None:
         """Average the speed over the last pieces, with what came between them."""
         known_moves, known_s = self._measured
-        now_s = self.seconds_s
+        now_s = self._look()
         self._measured = (
             moves + _MEMORY * known_moves,
             now_s - self._last_s + _MEMORY * known_s,
         )
         self._last_s = now_s
+
+    def _look(self) -> float:
+        """Look at the clock; return the seconds since the start."""
+        self._now_s = self.clock()
+        return self.seconds_s
 
     @property
     def _moves_per_s(self) -> float:
@@ -199,6 +239,6 @@ class Run:
         seconds = self._limits.seconds_s
         return (
             "time limit"
-            if seconds is not None and self.seconds_s >= seconds
+            if seconds is not None and self._look() >= seconds
             else "stop criterion"
         )

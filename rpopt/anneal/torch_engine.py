@@ -16,10 +16,15 @@ from torch import Tensor
 from rpopt import counter
 from rpopt.anneal.fixed import NEGLOG_BITS
 from rpopt.anneal.moves import PATTERN, Kind
+from rpopt.anneal.run import ByteArray
 from rpopt.anneal.tables import Geometry, sums
 from rpopt.records import Int64Array, IntArray
 
 _LOW = 2**32 - 1
+_STATE = (
+    "_cell_BJ", "_size_BKH", "_attention_BKC", "_load_BGX", "_expert_BG",
+    "_energy_B", "_slowest_B",
+)  # fmt: skip
 
 
 class TorchEngine:
@@ -37,7 +42,7 @@ class TorchEngine:
         device: str = "cpu",
     ) -> None:
         t, self._device = geometry.tables, torch.device(device)
-        self._t, self._num_items = t, t.num_items
+        self._t, self.num_items = t, t.num_items
         self._size_IH = self._put(t.size_IH)
         self._attention_IC = self._put(t.attention_IC)
         self._load_IX = self._put(t.load_IX.astype(geometry.load_dtype))
@@ -60,6 +65,7 @@ class TorchEngine:
         mean_B = self._put(known.total_B[start_B] >> t.mean_shift)
         self._slowest_B = self._energy_B - mean_B
         self._accepted_M = self._put(np.zeros(len(Kind), dtype=np.int64))
+        self.replica_bytes = sum(getattr(self, name)[:1].nbytes for name in _STATE)
 
     def _put(self, array: np.ndarray) -> Tensor:
         return torch.tensor(array, device=self._device)
@@ -86,17 +92,17 @@ class TorchEngine:
     ) -> None:
         if self._group_K.numel() == 1:
             return
-        item_B = _below(high, self._num_items)
+        item_B = _below(high, self.num_items)
         cell_B = self._cell_BJ[self._replica_B, item_B]
         target_B = _other(low, self._group_K.numel(), cell_B)
-        nobody_B = torch.full_like(item_B, self._num_items)
+        nobody_B = torch.full_like(item_B, self.num_items)
         self._swap_items(Kind.RELOCATE, item_B, nobody_B, cell_B, target_B, limit_B)
 
     def _try_swap(
         self, high: Tensor, low: Tensor, third: Tensor, limit_B: Tensor
     ) -> None:
-        item_B = _below(high, self._num_items)
-        other_B = _near(item_B, low, self._num_items)
+        item_B = _below(high, self.num_items)
+        other_B = _near(item_B, low, self.num_items)
         cell_B = self._cell_BJ[self._replica_B, item_B]
         target_B = self._cell_BJ[self._replica_B, other_B]
         self._swap_items(Kind.SWAP, item_B, other_B, cell_B, target_B, limit_B)
@@ -258,12 +264,25 @@ class TorchEngine:
 
     def copy(self, parent_B: Sequence[int]) -> None:
         """Replace each replica by its parent."""
-        parent = torch.tensor(parent_B, device=self._device)
-        for name in (
-            "cell_BJ", "size_BKH", "attention_BKC", "load_BGX", "expert_BG",
-            "energy_B", "slowest_B",
-        ):  # fmt: skip
-            setattr(self, f"_{name}", getattr(self, f"_{name}")[parent])
+        parent = torch.tensor(parent_B, dtype=torch.int64, device=self._device)
+        for name in _STATE:
+            setattr(self, name, getattr(self, name)[parent])
+
+    def pack(self, replica: int) -> ByteArray:
+        """Return one replica's state."""
+        parts = [getattr(self, name)[replica] for name in _STATE]
+        return np.concatenate(
+            [part.cpu().numpy().reshape(-1).view(np.uint8) for part in parts]
+        )
+
+    def unpack(self, replica: int, data: ByteArray) -> None:
+        """Replace one replica's state."""
+        first, whole = 0, torch.from_numpy(data.copy())
+        for name in _STATE:
+            part = getattr(self, name)[replica]
+            bytes_ = whole[first : first + part.nbytes].clone()
+            part.copy_(bytes_.view(part.dtype).view(part.shape))
+            first += part.nbytes
 
     def slowest(self) -> Int64Array:
         """Return J of each replica, in ticks."""
