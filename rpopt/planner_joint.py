@@ -14,14 +14,17 @@ placement even where J did not fall: with all shards better, it finds its way do
 Axis letters: G groups, R rows, S shards.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rpopt.anneal import AnnealResult, HistoryPoint, anneal
 from rpopt.anneal.placement import place_window
+from rpopt.anneal.run import LostProcessError
 from rpopt.anneal.schedule import Limits
 from rpopt.counter import key
 from rpopt.layout.bounds import layout_bounds
@@ -33,6 +36,10 @@ from rpopt.problems import WindowProblems
 from rpopt.records import Int64Array
 from rpopt.stop import FirstOf, MaxRuntime, MaxSweeps, StopCriterion
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_log = logging.getLogger(__name__)
 _ROUNDS = 3  # placements per step
 _NEAR = 200  # shards within J = 1 divided by this of the slowest have a weight
 _MOST_WEIGHT = 64
@@ -103,6 +110,8 @@ def refine(
     seed: int,
     current: Placement | None = None,
     progress: Callable[[HistoryPoint], None] | None = None,
+    group: "ProcessGroup | None" = None,
+    timeout_s: float = 60.0,
 ) -> Joint:
     """Anneal the layout and tune the placement in turn, within one budget.
 
@@ -129,11 +138,34 @@ def refine(
         The placement now in force: EP ranks are numbered so that few experts move.
     progress
         Called with each new best.
+    group, timeout_s
+        Processes that share the annealing; see `rpopt.anneal.anneal`. The budget is
+        shared out by the first one's clock. When one is lost, the others end with the
+        best that they hold.
     """
-    budget = _Budget(stop)
     search = _Search(problems, placement, instance, starts, seed, current, progress)
     search.anneal(MaxSweeps(0))  # loads the engine before the clock starts
-    alternate = placement is not None and not budget.empty
+    placeable = placement is not None
+    if group is None:
+        _alternate(search, _Budget(stop, time.monotonic), placeable)
+        return search.result()
+    from rpopt.anneal.distributed import Team, first_process_clock
+
+    team = None
+    try:
+        team = Team(group, timeout_s)
+        search.share(group, timeout_s)
+        _alternate(search, _Budget(stop, first_process_clock(team)), placeable)
+    except LostProcessError as lost:
+        _log.warning("planning lost a process and keeps the best plan here: %s", lost)
+        if team is not None:
+            team.give_up()
+    return search.result()
+
+
+def _alternate(search: "_Search", budget: "_Budget", placeable: bool) -> None:
+    """Spend the budget on layouts and placements in turn."""
+    alternate = placeable and not budget.empty
     divisor = _FIRST_SHARE if alternate and budget.limited else 1
     budget.reset()
     search.began_s = time.monotonic()
@@ -141,12 +173,15 @@ def refine(
         if number == _MOST_ALTERNATIONS - 1:
             divisor = 1
         gained = search.anneal(budget.stage(divisor, search.placement_s))
+        if search.annealed.termination == "process lost":
+            break
         budget.sweeps += search.annealed.sweeps
+        began_s = budget.clock()
         placed = search.place() if alternate else 0
+        search.placement_s = budget.clock() - began_s
         if divisor == 1 or (not placed and search.annealed.termination == "bound met"):
             break
         divisor = 2 if placed * _PAYS >= gained else 1
-    return search.result()
 
 
 class _Search:
@@ -173,9 +208,15 @@ class _Search:
         self._best_ticks = ticks
         self._steps: list[Alternation] = []
         self._stage = 0
+        self._group: ProcessGroup | None = None
+        self._timeout_s = 60.0
         self.annealed: AnnealResult
         self.placement_s = 0.0
         self.began_s = time.monotonic()
+
+    def share(self, group: "ProcessGroup | None", timeout_s: float) -> None:
+        """Anneal together with the other processes of a group from here on."""
+        self._group, self._timeout_s = group, timeout_s
 
     def anneal(self, stop: StopCriterion) -> int:
         """Anneal under the placement at hand; return by how much the best J fell."""
@@ -193,6 +234,8 @@ class _Search:
             seed=key(self._seed, self._stage) if self._stage else self._seed,
             bound_ticks=max(bound.value for bound in layout_bounds(instance)),
             progress=report,
+            group=self._group,
+            timeout_s=self._timeout_s,
         )
         self._keep(self._placement, instance, self.annealed.best, self.annealed.j_ticks)
         self._layouts = [self._best[2]]
@@ -203,7 +246,7 @@ class _Search:
 
     def place(self) -> int:
         """Tune the placement to the best layout; return by how much the best J fell."""
-        began_s, before = time.monotonic(), self._best_ticks
+        before = self._best_ticks
         placement, instance, layout = self._best
         assert placement is not None
         groups = self._problems.groups(layout)
@@ -222,7 +265,6 @@ class _Search:
             cost = evaluate(instance, layout)
             self._keep(placement, instance, layout, cost.j_ticks)
         self._placement, self._instance = placement, instance
-        self.placement_s = time.monotonic() - began_s
         if self._best_ticks < before and self._progress is not None:
             self._progress(self._point())
         self._note("placement")
@@ -291,6 +333,7 @@ class _Budget:
     """What is left of the caller's stop criterion, in shares."""
 
     stop: StopCriterion
+    clock: Callable[[], float]
     sweeps: int = 0
     _limits: Limits = field(init=False)
     _began_s: float = field(default=0.0, init=False)
@@ -300,7 +343,7 @@ class _Budget:
 
     def reset(self) -> None:
         self.stop.reset()
-        self._began_s = time.monotonic()
+        self._began_s = self.clock()
 
     @property
     def limited(self) -> bool:
@@ -319,7 +362,7 @@ class _Budget:
             left = max(0, self._limits.sweeps - self.sweeps)
             criteria.append(MaxSweeps(left // divisor))
         if self._limits.seconds_s is not None:
-            spent_s = time.monotonic() - self._began_s
+            spent_s = self.clock() - self._began_s
             left_s = max(0.0, self._limits.seconds_s - spent_s - reserve_s)
             criteria.append(MaxRuntime(left_s / divisor))
         return FirstOf(criteria)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from rpopt.records import Int64Array, IntArray
 from rpopt.stop import StopCriterion
 
 _log = logging.getLogger(__name__)
+_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[float, dist.ProcessGroup]] = (
+    WeakKeyDictionary()
+)
 
 
 def search_together(
@@ -70,11 +74,11 @@ def search_together(
             "annealing lost a process of its group after %.1f s and ends here with the"
             " best layout that this process holds: %s", run.seconds_s, lost,
         )  # fmt: skip
+        if team is not None:
+            team.give_up()
     finally:
         if local is not None:
             local.close()
-        if team is not None:
-            team.close()
 
 
 class Team:
@@ -102,13 +106,18 @@ class Team:
         if self.rank < 0:
             raise InstanceError("this process is no member of the group it was given")
         self._ranks = dist.get_process_group_ranks(group)
-        with _lost():
-            self._group = dist.new_group(
-                self._ranks,
-                backend="gloo",
-                timeout=timedelta(seconds=timeout_s),
-                use_local_synchronization=True,
-            )
+        # One gloo group for each, kept while theirs lives: a second group of the same
+        # members made after the first is destroyed would meet at its old addresses.
+        known, self._timeout_s = _GROUPS.setdefault(group, {}), timeout_s
+        if timeout_s not in known:
+            with _lost():
+                known[timeout_s] = dist.new_group(
+                    self._ranks,
+                    backend="gloo",
+                    timeout=timedelta(seconds=timeout_s),
+                    use_local_synchronization=True,
+                )
+        self._known, self._group = known, known[timeout_s]
 
     def slots(self, population: int, rank: int) -> range:
         """Return the slots of the population that a process owns."""
@@ -164,9 +173,9 @@ class Team:
                 " 0; give all the same instance, starts, bound, seed and engine"
             )
 
-    def close(self) -> None:
-        """Let go of the connections."""
-        dist.destroy_process_group(self._group)
+    def give_up(self) -> None:
+        """Never use these connections again: what they carry is out of step."""
+        self._known.pop(self._timeout_s, None)
 
 
 @contextmanager

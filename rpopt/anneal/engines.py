@@ -98,7 +98,7 @@ def make_engine(
     """
     keys = [counter.key(seed, STREAM, slot) for slot in slots]
     key_B = np.array(keys, dtype=np.uint64)
-    start_B = np.array(slots) % len(start_AI)
+    start_B = np.array(slots, dtype=np.int64) % len(start_AI)
     if name == "compiled":
         from rpopt.anneal.compiled import CompiledEngine
 

@@ -22,8 +22,6 @@ from tests.distributed.processes import die, run_group, stall
 
 pytestmark = pytest.mark.dist
 
-SIZES = {"num_items": 60, "num_rows": 2, "num_shards": 2, "shard_size": 2}
-
 
 def run_once(
     engine: EngineName = "compiled",
@@ -35,7 +33,9 @@ def run_once(
     seed: int = 3,
     progress: Callable[[HistoryPoint], None] | None = None,
 ) -> AnnealResult:
-    instance, layout = random_instance(0, num_layers=3, **SIZES)
+    instance, layout = random_instance(
+        0, num_layers=3, num_items=60, num_rows=2, num_shards=2, shard_size=2
+    )
     result = anneal(
         instance, starts=[layout], stop=stop or MaxSweeps(40), seed=seed,
         population=population, engine=engine, threads=1, group=group,
@@ -87,21 +87,42 @@ def test_a_time_limit_is_the_first_processs(tmp_path: Path) -> None:
     assert found[0][1] > 0
 
 
-def plan_in_group(rank: int) -> str:
+def plan_alone_or_in_group(
+    rank: int, stop: StopCriterion, group: dist.ProcessGroup | None = None
+) -> tuple[str, str]:
     case = medium_case()
-    return plan(
-        case.window, case.topology, case.rules, case.cost, stop=MaxSweeps(20),
-        seed=1, group=dist.group.WORLD,
-    ).layout.digest  # fmt: skip
+    found = plan(
+        case.window, case.topology, case.rules, case.cost, stop=stop, seed=1,
+        group=group, timeout_s=3,
+    )  # fmt: skip
+    return found.layout.digest, found.placement.digest if found.placement else ""
+
+
+def plan_in_group(rank: int, stop: StopCriterion) -> tuple[str, str]:
+    return plan_alone_or_in_group(rank, stop, dist.group.WORLD)
 
 
 def test_processes_plan_what_one_plans(tmp_path: Path) -> None:
-    case = medium_case()
-    alone = plan(
-        case.window, case.topology, case.rules, case.cost, stop=MaxSweeps(20), seed=1
-    )
-    found = run_group(plan_in_group, 2, tmp_path)
-    assert set(found.values()) == {alone.layout.digest}
+    stop = MaxSweeps(20)
+    alone = plan_alone_or_in_group(0, stop)
+    found = run_group(partial(plan_in_group, stop=stop), 2, tmp_path)
+    assert set(found.values()) == {alone}
+
+
+def test_processes_share_out_the_time_alike(tmp_path: Path) -> None:
+    found = run_group(partial(plan_in_group, stop=MaxRuntime(1.0)), 2, tmp_path)
+    assert found[0] == found[1]
+
+
+def plan_or_stall(rank: int) -> tuple[str, str]:
+    if rank == 1:
+        stall(rank)
+    return plan_in_group(rank, MaxRuntime(1.0))
+
+
+def test_a_plan_survives_a_lost_process(tmp_path: Path) -> None:
+    found = run_group(plan_or_stall, 2, tmp_path, lost=(1,))
+    assert list(found) == [0]
 
 
 @dataclass
