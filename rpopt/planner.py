@@ -8,7 +8,7 @@ Every solution passes the one checker and the one evaluator before it is reporte
 
 import platform
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from rpopt.stop import StopCriterion
 from rpopt.topology import Topology
 from rpopt.window import Window
 
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
 Progress = Callable[[float, float], None]
 """Called with the seconds of annealing and J at each new best."""
 
@@ -50,7 +47,7 @@ def plan(
     starts: Sequence[Plan] = (),
     current: Placement | None = None,
     progress: Progress | None = None,
-    group: "ProcessGroup | None" = None,
+    group: Any = None,
     timeout_s: float = 60.0,
 ) -> Plan:
     """Plan one window: place, pack, lay out.

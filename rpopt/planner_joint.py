@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from rpopt.plans import Layout, Placement
 from rpopt.problems import WindowProblems
 from rpopt.records import Int64Array
 from rpopt.stop import FirstOf, MaxRuntime, MaxSweeps, StopCriterion
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
 
 _log = logging.getLogger(__name__)
 _ROUNDS = 3  # placements per step
@@ -110,7 +107,7 @@ def refine(
     seed: int,
     current: Placement | None = None,
     progress: Callable[[HistoryPoint], None] | None = None,
-    group: "ProcessGroup | None" = None,
+    group: Any = None,
     timeout_s: float = 60.0,
 ) -> Joint:
     """Anneal the layout and tune the placement in turn, within one budget.
@@ -208,13 +205,13 @@ class _Search:
         self._best_ticks = ticks
         self._steps: list[Alternation] = []
         self._stage = 0
-        self._group: ProcessGroup | None = None
+        self._group: Any = None
         self._timeout_s = 60.0
         self.annealed: AnnealResult
         self.placement_s = 0.0
         self.began_s = time.monotonic()
 
-    def share(self, group: "ProcessGroup | None", timeout_s: float) -> None:
+    def share(self, group: Any, timeout_s: float) -> None:
         """Anneal together with the other processes of a group from here on."""
         self._group, self._timeout_s = group, timeout_s
 
