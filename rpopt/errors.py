@@ -31,3 +31,7 @@ class SolverError(RpoptError, RuntimeError):
 
 class CertificateError(RpoptError, ValueError):
     """A certificate whose witness or bound does not hold."""
+
+
+class CommunicationError(RpoptError, RuntimeError):
+    """A process of the group that was lost, or did not answer in time."""
