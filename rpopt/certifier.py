@@ -200,7 +200,7 @@ def certify_layout(
     small = instance.num_items * instance.num_cells <= MOST_BINARIES
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
-        known, best = _enumerated(instance, known, best, left_s, progress)
+        known, best = _enumerated(instance, known, best, deadline_s, progress)
         progress(known.lower, known.upper)
     left_s = _left_s(deadline_s)
     if not known.closed and left_s > 0:
@@ -238,7 +238,7 @@ def _enumerated(
     instance: LayoutInstance,
     known: Certificate,
     best: Layout,
-    time_limit_s: float,
+    deadline_s: float,
     progress: Progress,
 ) -> tuple[Certificate, Layout]:
     """Add what the enumeration of a few items finds, where there is time for it."""
@@ -246,7 +246,8 @@ def _enumerated(
         instance,
         best,
         lower=known.lower,
-        most_steps=int(time_limit_s * enumeration.STEPS_PER_S),
+        most_steps=int(_left_s(deadline_s) * enumeration.STEPS_PER_S),
+        deadline_s=deadline_s,
         on_bound=lambda ticks: progress(ticks, known.upper),
     )
     if found is None:

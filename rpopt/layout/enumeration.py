@@ -22,8 +22,9 @@ Axis letters: I items, C attention classes, L MoE layers, P EP ranks, S shards, 
 of a shard, Z sets of items: bit i of the index stands for item i.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import MAX_TOTAL_TICKS, LayoutInstance
 from rpopt.plans import Layout
 from rpopt.records import BoolArray, Int64Array, positive_int
+from rpopt.stop import OutOfTimeError, require_time
 
 NAME = "enumeration"
 MOST_ITEMS = 24
@@ -45,6 +47,7 @@ STEPS_PER_S = 15 * 10**7
 """About half of what an idle core does."""
 _STEPS_PER_SET = 32  # what it costs to fill the tables of one search, in steps
 _STEPS_PER_LOAD = 1  # and to sum up one load of each set, once
+_STEPS_PER_PORTION, _SETS_PER_PORTION = 10**8, 2**16  # between looks at the clock
 _SHARES = (8, 4, 2, 1)  # limits: the bound plus these parts of the gap
 
 _NEVER = MAX_TOTAL_TICKS  # the sum of two fits 64 bits
@@ -57,6 +60,7 @@ def enumeration(
     *,
     lower: int = 0,
     most_steps: int = 2 * MOST_STEPS,
+    deadline_s: float = math.inf,
     on_bound: Callable[[int], None] = lambda ticks: None,
 ) -> tuple[Layout, Bound] | None:
     """Return the best layout found and the bound proved; None if that takes too long.
@@ -73,18 +77,35 @@ def enumeration(
         A bound on J in ticks; the higher it is, the fewer steps are needed.
     most_steps
         Of all searches together, tables included; what would take more is not begun.
+    deadline_s
+        On the clock of `time.monotonic`: the steps may take longer than was thought.
     on_bound
         Called with every better bound, in ticks.
     """
     if instance.num_items > MOST_ITEMS:
         return None
+    found: list[tuple[Layout, Bound]] = []
+    with contextlib.suppress(OutOfTimeError):
+        for layout, bound in _rising(instance, best, lower, most_steps, deadline_s):
+            found.append((layout, bound))
+            on_bound(bound.value)
+    return found[-1] if found else None
+
+
+def _rising(
+    instance: LayoutInstance,
+    best: Layout,
+    lower: int,
+    most_steps: int,
+    deadline_s: float,
+) -> Iterator[tuple[Layout, Bound]]:
+    """Search below limits that rise from a bound to the known cost."""
     fill_steps = _STEPS_PER_SET << instance.num_items
     load_steps = _STEPS_PER_LOAD * instance.load_ILP[0].size << instance.num_items
     left = most_steps - load_steps
     if left < fill_steps:
-        return None
-    tables, upper = _Tables(instance), evaluate(instance, best).j_ticks
-    proved: Bound | None = None
+        return
+    tables, upper = _Tables(instance, deadline_s), evaluate(instance, best).j_ticks
     for share in _SHARES:
         limit = upper - (upper - lower) * (share - 1) // share
         left -= fill_steps
@@ -99,11 +120,9 @@ def enumeration(
             best, limit = layout, evaluate(instance, layout).j_ticks
             search = _Search(tables, limit)
         evidence = {"steps": search.steps}
-        proved = Bound(name=NAME, kind="arithmetic", value=limit, evidence=evidence)
-        on_bound(limit)
+        yield best, Bound(name=NAME, kind="arithmetic", value=limit, evidence=evidence)
         if layout is not None:
             break
-    return None if proved is None else (best, proved)
 
 
 def recheck(instance: LayoutInstance, bound: Bound) -> int:
@@ -137,8 +156,9 @@ def recheck(instance: LayoutInstance, bound: Bound) -> int:
 class _Tables:
     """What every set of items weighs and costs, whatever the limit."""
 
-    def __init__(self, instance: LayoutInstance) -> None:
-        self.instance = instance
+    def __init__(self, instance: LayoutInstance, deadline_s: float = math.inf) -> None:
+        self.instance, self.deadline_s = instance, deadline_s
+        require_time(deadline_s)
         costly = np.flatnonzero(instance.attention_ticks_IC.any(axis=0)).tolist()
         attention_CI = instance.attention_ticks_IC.T[costly or [0]]
         self.attention_CZ = np.stack([_sums(v) for v in attention_CI])
@@ -239,14 +259,31 @@ class _Search:
             cost_Z[sets] = attention_Z[sets] + self._tables.expert_Z[sets]
         elif self._together(level):
             fits_Z = self._table(_CELLS, 1) < _NEVER
-            kernels.spread_all(
-                self._tables.attention_CZ, fits_Z, sets, parts, self._limit, cost_Z
-            )
+            for some in self._portions(sets, parts):
+                kernels.spread_all(
+                    self._tables.attention_CZ, fits_Z, some, parts, self._limit, cost_Z
+                )
         else:
             halves = self._table(level, parts // 2), self._table(level, -(-parts // 2))
-            kernels.combine(*halves, sets, self._adds[level], self._limit, cost_Z)
+            for some in self._portions(sets, 2):
+                kernels.combine(*halves, some, self._adds[level], self._limit, cost_Z)
         cost_Z[cost_Z >= self._limit] = _NEVER
         return cost_Z
+
+    def _portions(
+        self, sets: npt.NDArray[np.int32], choices: int
+    ) -> Iterator[npt.NDArray[np.int32]]:
+        """Cut a list of sets into portions of similar work; look at the clock before.
+
+        Of a set, each item but the first has so many choices.
+        """
+        for first in range(0, sets.size, _SETS_PER_PORTION):
+            several = sets[first : first + _SETS_PER_PORTION]
+            steps_Z = float(choices) ** (self._tables.size_Z[several] - 1.0)
+            portion_Z = steps_Z.cumsum() // _STEPS_PER_PORTION
+            for some in np.split(several, np.flatnonzero(np.diff(portion_Z)) + 1):
+                require_time(self._tables.deadline_s)
+                yield some
 
     def _split(self, level: int, items: int, parts: int = 0) -> list[int]:
         """Return the parts of a set that its cost in `_table` comes from."""
@@ -275,6 +312,7 @@ class _Search:
         The cells are part of one group, or whole groups of one block, or whole blocks.
         """
         if cells not in self._listed:
+            require_time(self._tables.deadline_s)
             wanted_Z = self._wanted(cells)
             self._listed[cells] = np.flatnonzero(wanted_Z).astype(np.int32)
         return self._listed[cells]

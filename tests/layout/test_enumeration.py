@@ -1,6 +1,7 @@
 """Enumeration: equals brute force, and its bound holds however it is tampered with."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rpopt.layout.enumeration import MOST_ITEMS, MOST_STEPS
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import LayoutInstance, check
 from rpopt.plans import Layout
+from rpopt.stop import OutOfTimeError
 from tests.formulations import oracle
 from tests.layout.cases import random_instance
 from tests.oracle.layout import optimal_ticks
@@ -141,6 +143,31 @@ def test_a_search_that_ends_early_has_raised_the_bound() -> None:
             assert evaluate(instance, found[0]).j_ticks >= best
     assert partial
     assert bound.value == best
+
+
+def test_the_clock_ends_it_with_the_bound_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whenever the deadline passes: at the first look, the second, and so on."""
+    instance, values = twelve_items(), set()
+    best, _ = solved_from(instance, 10**9)
+    monkeypatch.setattr(enumeration, "_STEPS_PER_PORTION", 10**4)
+    for looks in range(200):
+        left = iter(range(looks))
+
+        def look(deadline_s: float, left: Iterator[int] = left) -> None:
+            assert deadline_s == 1.0
+            if next(left, None) is None:
+                raise OutOfTimeError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(enumeration, "require_time", look)
+            found = enumeration.enumeration(instance, dealt(instance), deadline_s=1.0)
+        if found is not None:
+            assert bounds.recheck(instance, found[1]) == found[1].value <= best
+            values.add(found[1].value)
+    assert len(values) > 1
+    assert best in values
 
 
 def solved_from(instance: LayoutInstance, most_steps: int) -> tuple[int, Bound]:
