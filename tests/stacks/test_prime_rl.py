@@ -2,7 +2,7 @@
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -90,8 +90,8 @@ def _make_dummy_batch(source: Micro) -> Micro:
     return dummy
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _prime_rl() -> Any:
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Let `prime_rl.trainer.batch` be the functions above."""
     batch = ModuleType("prime_rl.trainer.batch")
     for function in (
         prepare_sample,
@@ -102,11 +102,15 @@ def _prime_rl() -> Any:
         setattr(batch, function.__name__, function)
     trainer = ModuleType("prime_rl.trainer")
     trainer.batch = batch  # type: ignore[attr-defined]
-    names = ("prime_rl", "prime_rl.trainer", "prime_rl.trainer.batch")
-    modules = (ModuleType("prime_rl"), trainer, batch)
+    patch.setitem(sys.modules, "prime_rl", ModuleType("prime_rl"))
+    patch.setitem(sys.modules, "prime_rl.trainer", trainer)
+    patch.setitem(sys.modules, "prime_rl.trainer.batch", batch)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _prime_rl() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, module in zip(names, modules, strict=True):
-            patch.setitem(sys.modules, name, module)
+        install(patch)
         yield
 
 
