@@ -32,6 +32,16 @@ class Deadline:
         return timedelta(seconds=max(0.001, self._end_s - time.monotonic()))
 
 
+def group_rank(group: Group) -> int:
+    """Return the rank of this process in a group."""
+    return dist.get_rank(group)
+
+
+def group_size(group: Group) -> int:
+    """Return the number of processes of a group."""
+    return dist.get_world_size(group)
+
+
 def message_device(group: Group) -> torch.device:
     """Return where the tensors of messages must be."""
     if dist.get_backend(group) == "nccl":
