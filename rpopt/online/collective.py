@@ -146,6 +146,7 @@ def collective_plan(
     loss_N = np.concatenate([np.asarray(part.loss_tokens_N) for part in parts])
     counts_D = [part.num_samples for part in parts]
     return RankPlan(
+        window=window,
         cells=cells,
         rank_of_sample_N=rank_N,
         row_of_sample_N=row_N,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rpopt.plans import Placement, Plan
 from rpopt.records import BoolArray, Int64Array
+from rpopt.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class RankPlan:
 
     Parameters
     ----------
+    window
+        All samples; without routes when the baseline is in force.
     cells
         Sample ids of each row on this rank. An empty cell is filled with a zero-weight
         dummy (only where the rules allow dummies): run any one token with weight 0.
@@ -62,6 +65,7 @@ class RankPlan:
         Where the time went.
     """
 
+    window: Window
     cells: tuple[tuple[int, ...], ...]
     rank_of_sample_N: Int64Array
     row_of_sample_N: Int64Array

@@ -144,11 +144,12 @@ class ExpertRegistry:
         """Logical expert in each physical slot, rank-major, int64 [L, E]."""
         return self.placement.expert_of_slot_LE
 
-    def local_experts(self, layer: int) -> Int64Array:
+    def local_experts(self, layer: int) -> list[int]:
         """Return the logical experts in this rank's slots of a layer, in slot order."""
         self._require_layer(layer)
         first = self.ep_rank * self.slots_per_rank
-        return self.slots_LP[layer, first : first + self.slots_per_rank]
+        experts_P = self.slots_LP[layer].tolist()
+        return experts_P[first : first + self.slots_per_rank]
 
     def physical_ids(self, layer: int, logical_ids: torch.Tensor) -> torch.Tensor:
         """Return the slot of each logical id, same shape and device, int64.

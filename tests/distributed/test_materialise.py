@@ -60,7 +60,7 @@ class Experts:
         self.fused.detach().copy_(self.master.detach())
 
     def local(self, layer: int) -> list[int]:
-        return self.registry.local_experts(layer).tolist()
+        return self.registry.local_experts(layer)
 
     def move(self, target: Placement, room: int = ROOM, timeout_s: float = 30, **more):  # noqa: ANN201
         return materialise(
