@@ -37,12 +37,13 @@ from rpopt.layout.instance import LayoutInstance
 from rpopt.packing.instance import PackingInstance, PackingSolution
 from rpopt.packing.instance import check as check_packing
 from rpopt.packing.rows import certify_rows, rows_certificate
-from rpopt.placement.bounds import peak_bounds
+from rpopt.placement import partition
 from rpopt.placement.certificates import certify_placement
 from rpopt.placement.heuristics import place
 from rpopt.placement.instance import PlacementInstance
 from rpopt.placement.instance import check as check_placement
 from rpopt.placement.instance import evaluate as evaluate_placement
+from rpopt.placement.search import improve
 from rpopt.plans import Layout, Placement
 
 Progress = Callable[[int, int], None]
@@ -51,7 +52,8 @@ Progress = Callable[[int, int], None]
 _EXACT_SHARE = 0.75
 """Of the time for a packing, what the heuristics leave to the exact methods."""
 _MILP = "makespan MILP"
-SEARCH_EFFORT = 5_000
+SEARCH_EFFORT, _SEARCHES = 1_000, 100
+"""Kicks of a placement search, which does not look at the clock, and searches."""
 MOST_BINARIES = 6_000
 """MILPs with more binaries than this are not worth building."""
 
@@ -148,36 +150,60 @@ def certify_placements(
     seed: int,
     progress: Progress,
 ) -> tuple[Certificate, ...]:
-    """Certify every layer: search, then a MILP where the search missed the bound."""
+    """Certify every layer, the open ones with equal shares of the time."""
     placement = place(instance, seed=seed)
     if start is not None:
         require_feasible(check_placement(instance, start), "the start")
         placement = _better_layers(instance, placement, start)
-    bound_L = np.array([bound.value for bound in peak_bounds(instance)])
-    peak_L = evaluate_placement(instance, placement).peak_L
-    progress(int(bound_L.sum()), int(peak_L.sum()))
-    small = instance.load_LE.shape[1] * instance.num_ep_ranks <= MOST_BINARIES
-    search_until_s = deadline_s - (_left_s(deadline_s) / 2 if small else 0.0)
-    for layer in np.flatnonzero(peak_L > bound_L).tolist():
-        if time.monotonic() < search_until_s:
-            placement = _searched(instance, placement, layer, seed)
     certificates = list(certify_placement(instance, placement))
-    still_open = [c.witness["layer"] for c in certificates if small and not c.closed]
+    lower, upper = (
+        sum(c.lower for c in certificates),
+        sum(c.upper for c in certificates),
+    )
+    progress(lower, upper)
+    still_open = [c.witness["layer"] for c in certificates if not c.closed]
     for count, layer in enumerate(still_open):
         left_s = _left_s(deadline_s)
         if left_s == 0:
             break
-        share_s = left_s / (len(still_open) - count)
         others = certificates[:layer] + certificates[layer + 1 :]
-        certificates[layer] = _solve_layer(
+        certificates[layer] = _certify_layer(
             instance,
             certificates[layer],
-            time.monotonic() + share_s,
+            time.monotonic() + left_s / (len(still_open) - count),
+            seed,
             _together_with(others, progress),
         )
-        lower = sum(c.lower for c in certificates)
-        progress(lower, sum(c.upper for c in certificates))
     return tuple(certificates)
+
+
+def _certify_layer(
+    instance: PlacementInstance,
+    known: Certificate,
+    deadline_s: float,
+    seed: int,
+    progress: Progress,
+) -> Certificate:
+    """Certify a layer: search, the partition bound, more search, a MILP."""
+
+    def half_s() -> float:
+        return deadline_s - _left_s(deadline_s) / 2
+
+    known = _searched(instance, known, seed)
+    progress(known.lower, known.upper)
+    if not known.closed:
+        known = _partitioned(instance, known, half_s(), progress)
+    small = instance.load_LE.shape[1] * instance.num_ep_ranks <= MOST_BINARIES
+    until_s = half_s() if small else deadline_s
+    for more in range(1, _SEARCHES):
+        if known.closed or time.monotonic() >= until_s:
+            break
+        known = _searched(instance, known, seed + more)
+        progress(known.lower, known.upper)
+    if small and not known.closed and _left_s(deadline_s) > 0:
+        known = _solve_layer(instance, known, deadline_s, progress)
+        progress(known.lower, known.upper)
+    return known
 
 
 def certify_layout(
@@ -281,15 +307,9 @@ def _solve_layer(
         result = solve(arrays, time_limit_s=_left_s(deadline_s), on_progress=tell)
     except SolverError as error:
         return _failed(known, error)
-    if result.x is not None and int(result.objective or 0) < known.upper:
+    if result.x is not None:
         load_pyomo(model, result.x)
-        rank_LE = np.array([placement_makespan.rank_of_expert(model)])
-        one = replace(instance, load_LE=instance.load_LE[layer : layer + 1])
-        better = Placement.from_ranks(rank_LE, instance.num_ep_ranks)
-        require_feasible(check_placement(one, better), "the MILP's placement")
-        peak = int(evaluate_placement(one, better).peak_L[0])
-        witness = {"layer": layer, "slot_E": better.slot_LE[0].tolist()}
-        known = replace(known, upper=peak, witness=witness)
+        known = _with_ranks(instance, known, placement_makespan.rank_of_expert(model))
     return _with_claim(known, result, result.bound)
 
 
@@ -401,14 +421,58 @@ def _failed(known: Certificate, error: SolverError) -> Certificate:
 
 
 def _searched(
-    instance: PlacementInstance, placement: Placement, layer: int, seed: int
-) -> Placement:
-    """Return the placement with one layer searched harder."""
-    one = replace(instance, load_LE=instance.load_LE[layer : layer + 1])
-    slot_LE = placement.slot_LE.copy()
-    slot_LE[layer] = place(one, seed=seed, effort=SEARCH_EFFORT).slot_LE[0]
-    found = Placement(slot_LE=slot_LE, num_ep_ranks=instance.num_ep_ranks)
-    return _better_layers(instance, placement, found)
+    instance: PlacementInstance, known: Certificate, seed: int
+) -> Certificate:
+    """Search for a better placement of a layer, from the one that is known."""
+    slot_LE = np.array([known.witness["slot_E"]])
+    start = Placement(slot_LE=slot_LE, num_ep_ranks=instance.num_ep_ranks)
+    one = _one_layer(instance, known)
+    found = improve(one, start, seed=seed, effort=SEARCH_EFFORT)
+    return _with_ranks(instance, known, found.rank_LE[0].tolist())
+
+
+def _partitioned(
+    instance: PlacementInstance,
+    known: Certificate,
+    deadline_s: float,
+    progress: Progress,
+) -> Certificate:
+    """Add the partition bound, and the better placements that its search finds."""
+    findings = partition.narrow(
+        instance,
+        known.witness["layer"],
+        lower=known.lower,
+        upper=known.upper,
+        deadline_s=deadline_s,
+    )
+    first = len(known.bounds)
+    for found in findings:
+        if isinstance(found, Bound):
+            known = replace(known, bounds=(*known.bounds[:first], found))
+        else:
+            known = _with_ranks(instance, known, found.tolist())
+        progress(known.lower, known.upper)
+    return replace(known, termination="bound met" if known.closed else partition.NAME)
+
+
+def _with_ranks(
+    instance: PlacementInstance, known: Certificate, rank_E: Sequence[int]
+) -> Certificate:
+    """Take over a placement of a layer, the rank of each expert, if it is better."""
+    found = Placement.from_ranks(np.array([rank_E]), instance.num_ep_ranks)
+    one = _one_layer(instance, known)
+    require_feasible(check_placement(one, found), "the placement found")
+    peak = int(evaluate_placement(one, found).peak_L[0])
+    if peak >= known.upper:
+        return known
+    witness = {"layer": known.witness["layer"], "slot_E": found.slot_LE[0].tolist()}
+    termination = "bound met" if peak == known.lower else known.termination
+    return replace(known, upper=peak, witness=witness, termination=termination)
+
+
+def _one_layer(instance: PlacementInstance, known: Certificate) -> PlacementInstance:
+    layer = known.witness["layer"]
+    return replace(instance, load_LE=instance.load_LE[layer : layer + 1])
 
 
 def _better_layers(

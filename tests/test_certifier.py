@@ -68,21 +68,28 @@ def test_no_claim_is_false(problem: str, count: int, solver_every: int) -> None:
     assert fuzz(problem, range(count), solver_every=solver_every)
 
 
-def test_no_claim_is_false_where_layouts_are_not_enumerated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The leader bound and the MILP, which tiny layouts do not get to otherwise."""
+def nothing_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny instances do not get to the leader bound and the MILPs otherwise."""
     monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
-    assert fuzz("layout", range(60), solver_every=4)
+    monkeypatch.setattr(certifier.partition, "MOST_EXPERTS", 0)
+
+
+@pytest.mark.parametrize("problem", ["placement", "layout"])
+def test_no_claim_is_false_where_nothing_is_enumerated(
+    problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_enumerated(monkeypatch)
+    assert fuzz(problem, range(60), solver_every=4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("problem", ["placement", "layout"])
 def test_no_claim_is_false_in_ten_thousand_not_enumerated(
-    monkeypatch: pytest.MonkeyPatch,
+    problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
-    assert fuzz("layout", range(10_000), solver_every=9)
+    nothing_enumerated(monkeypatch)
+    assert fuzz(problem, range(10_000), solver_every=9)
 
 
 @pytest.mark.slow
@@ -174,7 +181,7 @@ def test_progress_narrows(
     problem: str, enumerated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not enumerated:
-        monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
+        nothing_enumerated(monkeypatch)
     for seed in range(4):
         instance, _ = DRAWS[problem](seed)
         progress = mock.Mock()
@@ -297,7 +304,7 @@ def test_when_highs_dies_the_best_known_is_returned(
     script.write_text("raise SystemExit(3)\n")
     monkeypatch.setattr(process, "CHILD_SCRIPT", script)
     monkeypatch.setattr(certifier, "SEARCH_EFFORT", 1)
-    monkeypatch.setattr(certifier.enumeration, "MOST_STEPS", 0)
+    nothing_enumerated(monkeypatch)
     layout, ticks = open_layout()
     placement, peaks = tiny_placement(4)
     for instance, optima in (

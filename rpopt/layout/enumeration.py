@@ -48,7 +48,7 @@ STEPS_PER_S = 15 * 10**7
 _STEPS_PER_SET = 32  # what it costs to fill the tables of one search, in steps
 _STEPS_PER_LOAD = 1  # and to sum up one load of each set, once
 _STEPS_PER_PORTION, _SETS_PER_PORTION = 10**8, 2**16  # between looks at the clock
-_SHARES = (8, 4, 2, 1)  # limits: the bound plus these parts of the gap
+_EIGHTHS = (1, 2, 4, 6, 8)  # limits: the bound plus these eighths of the gap
 
 _NEVER = MAX_TOTAL_TICKS  # the sum of two fits 64 bits
 _CELLS, _GROUPS, _BLOCKS = range(3)  # levels: what is put together
@@ -106,8 +106,8 @@ def _rising(
     if left < fill_steps:
         return
     tables, upper = _Tables(instance, deadline_s), evaluate(instance, best).j_ticks
-    for share in _SHARES:
-        limit = upper - (upper - lower) * (share - 1) // share
+    for part in _EIGHTHS:
+        limit = upper - (upper - lower) * (8 - part) // 8
         left -= fill_steps
         if left < 0:
             break

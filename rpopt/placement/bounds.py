@@ -15,7 +15,8 @@ spread, q = 2 to P
     at least the q-th hottest, the q (M - 1)-th coldest and the M - 2 coldest. The
     smaller of both cases holds.
 
-The best of them is exact for one expert per rank, and for two (the peak of folding).
+The best of these is exact for one expert per rank, and for two (the peak of folding).
+The partition bound, by search, is in `rpopt.placement.partition`.
 
 Axis letters: L MoE layers, E experts, P EP ranks, Q choices of q.
 """
@@ -28,6 +29,7 @@ import numpy as np
 
 from rpopt.certificate import Bound
 from rpopt.errors import CertificateError
+from rpopt.placement import partition
 from rpopt.placement.instance import PlacementInstance
 from rpopt.records import Int64Array
 
@@ -65,10 +67,12 @@ def recheck(instance: PlacementInstance, bound: Bound) -> int:
     CertificateError
         When the bound is unknown, or its evidence does not fit the instance.
     """
+    if bound.name == partition.NAME:
+        return partition.recheck(instance, bound)
     if bound.name not in METHODS:
         raise CertificateError(
             f"no arithmetic bound of placement is called {bound.name!r}; known are"
-            f" {', '.join(METHODS)}"
+            f" {', '.join([*METHODS, partition.NAME])}"
         )
     loads = SortedLoads.of(instance)
     value_LQ = METHODS[bound.name](loads)
