@@ -84,7 +84,13 @@ def _solve(
     if time.monotonic() >= deadline_s:
         return None
     master = Master(instance, attention_class, num_classes)
-    with LpHandle(master.model(), interior_point=True) as handle:
+    try:
+        handle = LpHandle(master.model(), interior_point=True, deadline_s=deadline_s)
+    except SolverError:
+        if time.monotonic() < deadline_s:
+            raise
+        return None  # loading a large program takes seconds
+    with handle:
         result = handle.solve(max(0.0, deadline_s - time.monotonic()))
     if result.status is not Termination.OPTIMAL or result.row_duals is None:
         return None

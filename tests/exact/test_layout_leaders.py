@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from rpopt.certificate import Bound
 from rpopt.errors import CertificateError
 from rpopt.exact.layout_leaders import leader_bound
 from rpopt.exact.leader_master import Master
+from rpopt.highs import process
 from rpopt.layout.bounds import recheck, volume
 from rpopt.layout.instance import LayoutInstance
 from rpopt.layout.leader_bound import (
@@ -207,6 +209,17 @@ def test_a_budget_that_ends_inside_a_program_is_kept() -> None:
     )
     began_s = time.monotonic()
     leader_bound(instance, floor=0, time_limit_s=0.5)
+    assert time.monotonic() - began_s < 2.5
+
+
+def test_a_budget_that_ends_while_a_program_is_loaded_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "child.py"
+    script.write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.setattr(process, "CHILD_SCRIPT", script)
+    began_s = time.monotonic()
+    assert leader_bound(long_item(), floor=0, time_limit_s=0.5) is None
     assert time.monotonic() - began_s < 2.5
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import certify_layout, certify_rows
+from experiments import certify_layout, certify_placement, certify_rows
 from experiments.config import read_config
 from experiments.lengths import KINDS, Lengths
 from experiments.runner import run_all
@@ -32,6 +32,17 @@ def test_the_layout_study_runs(data_dir: Path, tmp_path: Path) -> None:
     assert row["dp, ep, rows"] == "2, 2, 1"
     assert records[0]["lower"] <= records[0]["upper"]
     assert certify_layout.window_table(records) == []
+
+
+def test_the_placement_study_runs(tmp_path: Path) -> None:
+    config = CONFIGS / "certify_placement_smoke.toml"
+    study = read_config(config, certify_placement.Study)
+    records = run_all(study.runs(), certify_placement.solve, out=tmp_path, config=study)
+    (row,) = certify_placement.table(records)
+    assert (row["layers"], row["closed"]) == (1, 1)
+    assert {record["upper"] for record in records} == {records[0]["upper"]}
+    assert max(r["lower"] for r in records) <= records[0]["upper"]
+    assert row["CP-SAT above, %"] == row["HiGHS above, %"] == "0.0000 to 0.0000"
 
 
 def test_a_wrong_claim_ends_the_study() -> None:
