@@ -43,8 +43,8 @@ MOST_ITEMS = 24
 """A table has an entry per set, so 2^24 of them (128 MiB); at most nine are kept."""
 MOST_STEPS = 6 * 10**9
 """About twenty seconds; what takes more is not begun, nor repeated by `recheck`."""
-STEPS_PER_S = 15 * 10**7
-"""About half of what an idle core does."""
+STEPS_PER_S = 30 * 10**7
+"""About what an idle core does; where that is too much, the clock ends a search."""
 _STEPS_PER_SET = 32  # what it costs to fill the tables of one search, in steps
 _STEPS_PER_LOAD = 1  # and to sum up one load of each set, once
 _STEPS_PER_PORTION, _SETS_PER_PORTION = 10**8, 2**16  # between looks at the clock
