@@ -35,6 +35,7 @@ def test_the_layout_study_runs(data_dir: Path, tmp_path: Path) -> None:
 
 
 def test_the_placement_study_runs(tmp_path: Path) -> None:
+    pytest.importorskip("ortools", reason="CP-SAT comes with the extra peers")
     config = CONFIGS / "certify_placement_smoke.toml"
     study = read_config(config, certify_placement.Study)
     records = run_all(study.runs(), certify_placement.solve, out=tmp_path, config=study)
