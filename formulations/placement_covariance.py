@@ -21,6 +21,8 @@ from rpopt.errors import InstanceError
 from rpopt.placement.instance_covariance import CovarianceInstance
 from rpopt.plans import Placement
 
+_LARGEST = 10_000  # of the objective, roughly
+
 
 def build_quadratic(instance: CovarianceInstance, *, layer: int) -> Any:
     """Return the MIQP of a layer, as a statement."""
@@ -52,18 +54,36 @@ def build_linear(instance: CovarianceInstance, *, layer: int) -> Any:
 
 
 def build_outer(instance: CovarianceInstance, *, layer: int) -> Any:
-    """Return the outer approximation of a layer with the cut of an even spread."""
+    """Return the outer approximation of a layer with the cut of an even spread.
+
+    Its objective counts `m.unit`: solvers dislike numbers far from one.
+    """
     m = _placement(instance, layer, "placement_covariance_outer")
+    m.unit = max(1, sum(map(sum, m.moment)) // _LARGEST)
     m.form = pyo.Var(m.P, domain=pyo.NonNegativeReals)
     m.eq5_gradient_cuts = pyo.ConstraintList()
-    add_cut(m, [1 / len(m.P)] * len(m.E))
+    m.cut_at = set()
+    add_cuts(m, [1 / len(m.P)] * len(m.E))
     m.objective = pyo.Objective(expr=pyo.quicksum(m.form[p] for p in m.P))
     return m
 
 
-def add_cut(m: Any, at: Sequence[float]) -> None:
-    """(5) Bound every rank's form from below by its tangent at a point, [E]."""
-    moment = np.array(m.moment, dtype=np.float64)
+def set_start(m: Any, rank_E: Sequence[int]) -> None:
+    """Set x to a placement, its ranks renumbered by their first expert."""
+    number: dict[int, int] = {}
+    for e in m.E:
+        p = number.setdefault(int(rank_E[m.expert[e]]), len(number))
+        for q in m.P:
+            if (e, q) in m.EP:
+                m.x[e, q].value = int(p == q)
+
+
+def add_cuts(m: Any, at: Sequence[float]) -> None:
+    """(5) Bound every rank's form from below by its tangent at a point, [E], once."""
+    if tuple(at) in m.cut_at:
+        return
+    m.cut_at.add(tuple(at))
+    moment = np.array(m.moment, dtype=np.float64) / m.unit
     gradient = 2 * moment @ np.array(at)
     value = float(np.array(at) @ moment @ np.array(at))
     for p in m.P:
@@ -74,15 +94,12 @@ def add_cut(m: Any, at: Sequence[float]) -> None:
 
 
 def add_cuts_at_solution(m: Any) -> int:
-    """Add the tangents at the solution's ranks; return the sum of its true forms."""
-    total = 0
+    """Add the tangents at the solution's ranks; return how many are new."""
+    before = len(m.cut_at)
     for p in m.P:
         on = [float((e, p) in m.EP and round(m.x[e, p].value) == 1) for e in m.E]
-        moment = np.array(m.moment, dtype=np.int64)
-        member = np.array(on, dtype=np.int64)
-        total += int(member @ moment @ member)
-        add_cut(m, on)
-    return total
+        add_cuts(m, on)
+    return len(m.cut_at) - before
 
 
 def together(m: Any, e: int, f: int, p: int) -> Any:

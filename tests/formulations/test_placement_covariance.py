@@ -7,7 +7,6 @@ import pytest
 
 from formulations import placement_covariance as form
 from rpopt.errors import InstanceError
-from rpopt.highs import Termination, compile_pyomo, load_pyomo, solve
 from rpopt.placement.covariance import place_covariance
 from rpopt.placement.instance_covariance import (
     CovarianceInstance,
@@ -50,25 +49,6 @@ def test_linearised_and_descent(seed: int) -> None:
     start = Placement.identity(1, per_rank * ranks, ranks)
     near = evaluate_covariance(instance, place_covariance(instance, start))
     assert best <= near[0] <= evaluate_covariance(instance, start)[0]
-
-
-def test_outer_approximation_closes() -> None:
-    demand = random_case(7, 2, 3)
-    instance = second_moments(demand, 3)
-    model = form.build_outer(instance, layer=0)
-    upper = 10**9
-    for _ in range(60):
-        result = solve(compile_pyomo(model), time_limit_s=60)
-        assert result.termination is Termination.OPTIMAL
-        assert result.x is not None
-        assert result.bound is not None
-        assert result.bound <= smallest(demand, 3) + 1e-6
-        load_pyomo(model, result.x)
-        upper = min(upper, form.add_cuts_at_solution(model))
-        if result.bound > upper - 1 + 1e-6:
-            break
-    assert upper == smallest(demand, 3)
-    assert result.bound == pytest.approx(upper, abs=1)
 
 
 def test_the_quadratic_statement_has_the_same_value() -> None:
