@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rpopt.cli import output
+from rpopt.cli.history import write_history
 from rpopt.cli.settings import add_flags, read_settings
 from rpopt.errors import InstanceError, RpoptError
 from rpopt.io import read, write_json, write_npz
@@ -30,6 +31,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--save-instances", action="store_true", help="write the three instances too"
+    )
+    parser.add_argument(
+        "--save-history",
+        action="store_true",
+        help="write seconds and best J too, for show --plot",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
     add_flags(parser)
@@ -73,6 +79,12 @@ def run(args: argparse.Namespace) -> int:
     for path in bar:
         window = read(path, Window)
         began_s = time.perf_counter()
+        history: list[tuple[float, float]] = []
+
+        def note(seconds_s: float, j: float, history: Any = history) -> None:
+            history.append((seconds_s, j))
+            bar.set_postfix_str(f"J {j:.4f}")
+
         try:
             found = plan(
                 window,
@@ -81,12 +93,14 @@ def run(args: argparse.Namespace) -> int:
                 seed=args.seed,
                 starts=starts,
                 current=current,
-                progress=lambda _, j: bar.set_postfix_str(f"J {j:.4f}"),
+                progress=note,
             )
         except RpoptError as error:
             raise type(error)(f"{path}: {error}") from error
         seconds_s = time.perf_counter() - began_s
         write_json(args.out_dir / f"{path.stem}.plan.json", found)
+        if args.save_history:
+            write_history(args.out_dir / f"{path.stem}.history.csv", history)
         if args.save_instances:
             _save_instances(args.out_dir, path.stem, window, found)
         rows.append({"window": path.stem, **summary(window, found), "s": seconds_s})

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from rpopt.cli import output
+from rpopt.cli.history import read_history
 from rpopt.cli.plan import summary
+from rpopt.cli.show_plot import draw
 from rpopt.errors import InstanceError
 from rpopt.io import read
 from rpopt.plans import Plan
@@ -26,6 +28,15 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--current", type=Path, metavar="PLAN", help="placement in force"
     )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the plan: .pdf, .png or .svg"
+    )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="CSV",
+        help="of plan --save-history, to be drawn too",
+    )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
     parser.set_defaults(run=run)
 
@@ -33,7 +44,13 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show one file."""
     found = read(args.file, Record)
+    if args.history is not None and args.plot is None:
+        raise InstanceError("--history is drawn; give the figure's file with --plot")
     if isinstance(found, Window):
+        if args.plot is not None:
+            raise InstanceError(
+                f"{args.file} is a window; --plot draws a plan and its --window"
+            )
         sections = window_sections(found)
     elif isinstance(found, Plan):
         if args.window is None:
@@ -43,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
         window = read(args.window, Window)
         current = read(args.current, Plan).placement if args.current else None
         sections = plan_sections(window, found, report(window, found, current))
+        if args.plot is not None:
+            history = read_history(args.history) if args.history else None
+            draw(args.plot, window, found, current=current, history=history)
     else:
         raise InstanceError(
             f"{args.file} holds a {type(found).__name__}; show takes a window or a plan"

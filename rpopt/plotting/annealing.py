@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from rpopt.plotting.axes import axes_or_new
+
+_EARLIEST_S = 1e-3  # a logarithmic axis has no zero
 
 
 def plot_annealing(
@@ -19,12 +22,14 @@ def plot_annealing(
     Parameters
     ----------
     seconds_s
-        Time stamps at which a better layout was found; drawn on a logarithmic axis.
+        Time stamps at which a better layout was found; drawn on a logarithmic axis,
+        from a millisecond on.
     best_j
         J of the best layout at each time stamp.
     """
     ax = axes_or_new(ax)
-    ax.step(seconds_s, best_j, where="post", marker=".", label="best J")
+    drawn_s = np.maximum(seconds_s, _EARLIEST_S)
+    ax.step(drawn_s, best_j, where="post", marker=".", label="best J")
     if bound_j is not None:
         ax.axhline(bound_j, color="black", linestyle="--", label="lower bound")
     ax.set_xscale("log")

@@ -37,3 +37,8 @@ def test_annealing_draws_history_and_bound_on_the_given_axes():
     assert list(ax.get_lines()[0].get_ydata()) == [1.2, 1.1]
     assert list(ax.get_lines()[1].get_ydata()) == [1.05, 1.05]
     assert ax.get_xscale() == "log"
+
+
+def test_what_was_found_at_once_is_drawn_at_a_millisecond():
+    ax = plot_annealing([0.0, 1.0], [1.2, 1.1])
+    assert list(ax.get_lines()[0].get_xdata()) == [1e-3, 1.0]
