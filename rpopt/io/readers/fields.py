@@ -4,43 +4,59 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from rpopt.errors import FileFormatError
 from rpopt.io.access import AnyPath, reading
 from rpopt.io.jsonfile import parse_json
-from rpopt.io.routes import SampleRoutes
-from rpopt.records import IntArray
+from rpopt.records import Int64Array, IntArray
 
 _P = ParamSpec("_P")
-_Read = Callable[_P, Iterator[SampleRoutes]]
+_T = TypeVar("_T")
 
 ROUTE_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64")
 
 
-def reader(read: _Read[_P]) -> _Read[_P]:
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Token copies of one forward pass, or of one table.
+
+    Parameters
+    ----------
+    count_LE
+        Any whole numbers [layers, E]; not checked.
+    layer_ids
+        Absolute numbers of the layers; None where the file does not name them.
+    """
+
+    count_LE: IntArray
+    layer_ids: Int64Array | None = None
+
+
+def reader(read: Callable[_P, Iterator[_T]]) -> Callable[_P, Iterator[_T]]:
     """Make every failure of a reader a `FileFormatError` that names the file.
 
     The file is the reader's first argument.
     """
 
     @wraps(read)
-    def named(*args: _P.args, **kwargs: _P.kwargs) -> Iterator[SampleRoutes]:
+    def named(*args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
         with reading(str(args[0])):
             yield from read(*args, **kwargs)
 
     return named
 
 
-def field(sample: Any, name: str, index: int) -> Any:
+def field(sample: Any, name: str, index: int, *, what: str = "sample") -> Any:
     """Return a field that must be there."""
     if not isinstance(sample, Mapping) or name not in sample:
         found = sorted(map(str, sample)) if isinstance(sample, Mapping) else "no object"
-        raise FileFormatError(f"sample {index} has no field {name!r} (found: {found})")
+        raise FileFormatError(f"{what} {index} has no field {name!r} (found: {found})")
     return sample[name]
 
 
