@@ -156,6 +156,14 @@ def split_cells(
     return split_I
 
 
+def fill_empty(instance: LayoutInstance, cell_I: Int64Array) -> Int64Array:
+    """Fill each empty one of R x dp cells with half of the dearest cell's items."""
+    used = np.unique(cell_I)
+    empty = np.setdiff1d(np.arange(instance.num_cells), used)
+    filled_I: Int64Array = np.concatenate([used, empty])[split_cells(instance, cell_I)]
+    return filled_I
+
+
 def _halves(items: list[int], cost: list[int]) -> tuple[list[int], list[int]]:
     """Deal two or more items, dearest first, to the cheaper half."""
     halves: tuple[list[int], list[int]] = ([], [])

@@ -68,13 +68,14 @@ def next_fit(instance: LayoutInstance) -> Int64Array | None:
 def repair(instance: LayoutInstance, cell_I: Int64Array) -> Int64Array | None:
     """Move items out of cells that break a limit.
 
-    Items stay where they fit, heaviest first; the others go to the emptiest cell with
-    room.
+    Items stay where they fit, heaviest first; the others, and those without a cell
+    (-1), go to the emptiest cell with room.
     """
     cells, left = _Cells(instance), []
     for item in _largest_first(instance.weight_I):
-        if cells.fits_X(item)[cell_I[item]]:
-            cells.put(item, int(cell_I[item]))
+        cell = int(cell_I[item])
+        if cell >= 0 and cells.fits_X(item)[cell]:
+            cells.put(item, cell)
         else:
             left.append(item)
     for item in left:
