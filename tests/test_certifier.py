@@ -304,6 +304,7 @@ def test_when_highs_dies_the_best_known_is_returned(
     script.write_text("raise SystemExit(3)\n")
     monkeypatch.setattr(process, "CHILD_SCRIPT", script)
     monkeypatch.setattr(certifier, "SEARCH_EFFORT", 1)
+    monkeypatch.setattr(certifier, "_SEARCHES", 1)
     nothing_enumerated(monkeypatch)
     layout, ticks = open_layout()
     placement, peaks = tiny_placement(4)
@@ -312,7 +313,7 @@ def test_when_highs_dies_the_best_known_is_returned(
         (placement, peaks),
         (layout, [ticks]),
     ):
-        found = enclose(certify(instance, time_limit_s=5), instance, optima)
+        found = enclose(certify(instance, time_limit_s=30), instance, optima)
         assert all(b.kind == "arithmetic" for c in found for b in c.bounds)
         failures = [c.termination for c in found if not c.closed]
         assert failures

@@ -6,7 +6,13 @@ with a load between limit - 1 less the slack and limit - 1. Close to the mean th
 few of those, and a search finds a partition of the experts into them, or that there
 is none: then `limit` is a bound. What is found is a better placement.
 
-The evidence is the number of steps of that search; the recheck repeats it.
+Where a few experts are hot, the same search bounds larger layers. The q hottest experts
+sit on q ranks, with q (M - 1) companions, or two of them share a rank. So the peak is
+at least the optimum of a layer of q ranks with those experts and the coldest
+companions, or what two of them share, whichever is smaller.
+
+The evidence is the number of ranks, q or all, and of steps of the search; the recheck
+repeats it.
 
 Axis letters: L MoE layers, E experts (in kernels hottest first), P EP ranks, M experts
 per rank, Z sets of experts, D depths.
@@ -31,6 +37,7 @@ MOST_STEPS = 10**9
 """Some seconds; a bound that takes more is not claimed, nor repeated by `recheck`."""
 _STEPS_PER_LOOK = 3 * 10**7  # between two looks at the clock
 _FIRST_PART = 8  # of the gap: where the first limit stands
+_FEW_RANKS = (2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +46,15 @@ class Finding:
 
     Parameters
     ----------
+    limit
+        No rank is to reach it.
     rank_E
         A placement whose peak is below the limit; None when there is none.
     steps
         Steps of the search.
     """
 
+    limit: int
     rank_E: Int64Array | None
     steps: int
 
@@ -76,25 +86,77 @@ def narrow(
     Bound or Int64Array
         A bound that is proved, or the rank of each expert, [E], of a placement.
     """
-    load_E, part = instance.load_LE[layer], 0
+    for ranks in _parts(instance):
+        part, most = hottest(instance, layer, ranks)
+        highest = min(upper, most)
+        for found in _findings(part, lower, highest, deadline_s):
+            if found.rank_E is None:
+                lower = found.limit
+                evidence = {"layer": layer, "ranks": ranks, "steps": found.steps}
+                yield Bound(
+                    name=NAME, kind="arithmetic", value=lower, evidence=evidence
+                )
+            elif ranks == instance.num_ep_ranks:
+                upper = _peak(part, found.rank_E)
+                yield found.rank_E
+
+
+def hottest(
+    instance: PlacementInstance, layer: int, ranks: int
+) -> tuple[PlacementInstance, float]:
+    """Return the hottest experts of a layer, one per rank, and their companions.
+
+    Returns
+    -------
+    part
+        The `ranks` hottest experts and the coldest that can fill as many ranks; the
+        whole layer in its order for all ranks.
+    most
+        A bound on the peak of `part` bounds that of the layer up to here: the least
+        load of a rank that two of the hottest share; no limit for all ranks.
+    """
+    load_E, companions = instance.load_LE[layer], instance.experts_per_rank - 1
+    if ranks == instance.num_ep_ranks:
+        return PlacementInstance(load_LE=load_E[None], num_ep_ranks=ranks), math.inf
+    load_E = np.sort(load_E)[::-1]
+    hot_E, cold_E = load_E[:ranks], load_E[load_E.size - ranks * companions :]
+    part_1E = np.concatenate([hot_E, cold_E])[None]
+    shared = hot_E[-2:].sum() + load_E[load_E.size - companions + 1 :].sum()
+    return PlacementInstance(load_LE=part_1E, num_ep_ranks=ranks), int(shared)
+
+
+def _parts(instance: PlacementInstance) -> list[int]:
+    """Return the numbers of ranks to search, the fewest first."""
+    ranks = instance.num_ep_ranks
+    few = _FEW_RANKS if instance.experts_per_rank > 1 else ()
+    return [*(q for q in few if q < ranks), ranks]
+
+
+def _findings(
+    part: PlacementInstance, lower: int, upper: float, deadline_s: float
+) -> Iterator[Finding]:
+    """Search below limits that rise, until bound and placement meet or time is up."""
+    step = 0
     while lower < upper:
-        part = part or max(1, (upper - lower) // _FIRST_PART)
-        limit = min(upper, lower + part)
+        step = step or max(1, (int(upper) - lower) // _FIRST_PART)
+        limit = min(int(upper), lower + step)
         try:
-            found = search_below(instance, layer, limit, deadline_s=deadline_s)
+            found = search_below(part, 0, limit, deadline_s=deadline_s)
         except OutOfTimeError:
             return
         if found is None:
             return
         if found.rank_E is None:
-            lower, part = limit, 2 * part
-            evidence = {"layer": layer, "steps": found.steps}
-            yield Bound(name=NAME, kind="arithmetic", value=lower, evidence=evidence)
+            lower, step = limit, 2 * step
         else:
-            load_P = np.zeros(instance.num_ep_ranks, dtype=np.int64)
-            np.add.at(load_P, found.rank_E, load_E)
-            upper, part = int(load_P.max()), 0
-            yield found.rank_E
+            upper, step = _peak(part, found.rank_E), 0
+        yield found
+
+
+def _peak(part: PlacementInstance, rank_E: Int64Array) -> int:
+    load_P = np.zeros(part.num_ep_ranks, dtype=np.int64)
+    np.add.at(load_P, rank_E, part.load_LE[0])
+    return int(load_P.max())
 
 
 def recheck(instance: PlacementInstance, bound: Bound) -> int:
@@ -106,18 +168,28 @@ def recheck(instance: PlacementInstance, bound: Bound) -> int:
         When the evidence does not fit, the search takes another number of steps or
         too many, or it finds a placement below the bound.
     """
-    if set(bound.evidence) != {"layer", "steps"}:
+    if set(bound.evidence) != {"layer", "ranks", "steps"}:
         raise CertificateError(
-            f"a partition bound has the fields {sorted(bound.evidence)}; it needs layer"
-            " and steps"
+            f"a partition bound has the fields {sorted(bound.evidence)}; it needs"
+            " layer, ranks and steps"
         )
-    layer = bound.evidence["layer"]
+    layer, ranks = bound.evidence["layer"], bound.evidence["ranks"]
     steps = positive_int(bound.evidence["steps"], name="steps", minimum=0)
     if type(layer) is not int or not 0 <= layer < instance.load_LE.shape[0]:
         raise CertificateError(
             f"layer {layer!r}; the instance has {instance.load_LE.shape[0]}"
         )
-    found = search_below(instance, layer, bound.value)
+    if type(ranks) is not int or ranks not in _parts(instance):
+        raise CertificateError(
+            f"{ranks!r} ranks; a partition bound is about one of {_parts(instance)}"
+        )
+    part, most = hottest(instance, layer, ranks)
+    if bound.value > most:
+        raise CertificateError(
+            f"the hottest {ranks} experts prove at most {most}, not {bound.value}: two"
+            " of them may share a rank"
+        )
+    found = search_below(part, 0, bound.value)
     if found is None:
         raise CertificateError(
             f"the search for a peak below {bound.value} takes too long to be repeated"
@@ -154,7 +226,7 @@ def search_below(
     ranks, size = instance.num_ep_ranks, instance.experts_per_rank
     slack = ranks * (limit - 1) - int(load_E.sum())
     if slack < 0:
-        return Finding(rank_E=None, steps=0)
+        return Finding(limit=limit, rank_E=None, steps=0)
     require_time(deadline_s)
     from rpopt.placement import partition_kernels as kernels  # numba loads slowly
 
@@ -185,9 +257,9 @@ def search_below(
         )
         steps += more
     if ended == kernels.EXHAUSTED:
-        return Finding(rank_E=None, steps=int(steps))
+        return Finding(limit=limit, rank_E=None, steps=int(steps))
     rank_E = np.empty(load_E.size, dtype=np.int64)
     for rank, mask in enumerate(mask_Z[place_D].tolist()):
         inside_E = (mask >> np.arange(load_E.size, dtype=object)) & 1 == 1
         rank_E[order_E[inside_E.astype(bool)]] = rank
-    return Finding(rank_E=rank_E, steps=int(steps))
+    return Finding(limit=limit, rank_E=rank_E, steps=int(steps))

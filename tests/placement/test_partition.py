@@ -145,12 +145,55 @@ def test_tampering_shows() -> None:
     steps = bound.evidence["steps"]
     for evidence, words in (
         ({}, "fields"),
-        ({"layer": 0, "steps": steps, "more": 1}, "fields"),
-        ({"layer": 1, "steps": steps}, "layer 1"),
-        ({"layer": True, "steps": steps}, "layer True"),
-        ({"layer": 0, "steps": steps + 1}, f"{steps} steps; the evidence says"),
+        ({"layer": 0, "steps": steps}, "fields"),
+        ({"layer": 0, "ranks": 8, "steps": steps, "more": 1}, "fields"),
+        ({"layer": 1, "ranks": 8, "steps": steps}, "layer 1"),
+        ({"layer": True, "ranks": 8, "steps": steps}, "layer True"),
+        ({"layer": 0, "ranks": 5, "steps": steps}, "5 ranks"),
+        ({"layer": 0, "ranks": True, "steps": steps}, "True ranks"),
+        ({"layer": 0, "ranks": 3, "steps": steps}, "has a placement below"),
+        ({"layer": 0, "ranks": 8, "steps": steps + 1}, "steps; the evidence says"),
     ):
         with pytest.raises(CertificateError, match=words):
             bounds.recheck(instance, replace(bound, evidence=evidence))
     with pytest.raises(CertificateError, match="has a placement below"):
         bounds.recheck(instance, replace(bound, value=upper + 1))
+
+
+# ------------------------------------------------------- the hottest experts of a layer
+
+
+def test_hot_experts_close_a_layer_too_large_to_search() -> None:
+    """Two of 256 experts on 64 ranks compete for the coldest companions."""
+    rng = np.random.default_rng(0)
+    load_E = np.rint(1e5 * rng.lognormal(0, 0.1, 256)).astype(int)
+    load_E[:2] = 400_000, 399_000
+    instance = make(load_E[None], 64)
+    (found,) = certify(instance, time_limit_s=30)
+    assert found.closed
+    bound = found.best_bound
+    assert (bound.name, bound.evidence["ranks"]) == ("partition", 2)
+    assert recheck(found, instance) == found.upper
+    assert found.upper > bounds.peak_bounds(instance)[0].value
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_hottest_experts_bound_the_optimum(seed: int) -> None:
+    instance = tiny(seed)
+    best = int(optimal_peaks(instance)[0])
+    for ranks in partition._parts(instance):
+        part, most = partition.hottest(instance, 0, ranks)
+        assert min(int(optimal_peaks(part)[0]), most) <= best
+
+
+def test_two_hot_experts_may_share_a_rank() -> None:
+    """No bound above that is claimed, nor believed."""
+    instance = make([[50, 50, 50, 50, 1, 1, 1, 1, 0, 0, 0, 0]], 3)
+    _, most = partition.hottest(instance, 0, 2)
+    assert most == 100
+    _, _, proved = narrowed(instance, 500)
+    assert all(b.value <= most for b in proved if b.evidence["ranks"] == 2)
+    evidence = {"layer": 0, "ranks": 2, "steps": 0}
+    bound = Bound(name="partition", kind="arithmetic", value=101, evidence=evidence)
+    with pytest.raises(CertificateError, match="prove at most 100"):
+        bounds.recheck(instance, bound)
