@@ -73,9 +73,9 @@ def repair(instance: LayoutInstance, cell_I: Int64Array) -> Int64Array | None:
     """
     cells, left = _Cells(instance), []
     for item in _largest_first(instance.weight_I):
-        cell = int(cell_I[item])
-        if cell >= 0 and cells.fits_X(item)[cell]:
-            cells.put(item, cell)
+        wanted = int(cell_I[item])
+        if wanted >= 0 and cells.fits_X(item)[wanted]:
+            cells.put(item, wanted)
         else:
             left.append(item)
     for item in left:
