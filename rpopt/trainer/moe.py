@@ -76,7 +76,7 @@ class MoELayer(nn.Module):
         dispatch = Dispatch(slot_TK.flatten(), self._num_experts, self._group)
         copies_CD = x_TD.unsqueeze(1).expand(*slot_TK.shape, -1).flatten(0, 1)
         rows_MD = self.experts(dispatch.forward(copies_CD), dispatch.received_S)
-        copies_TKD = dispatch.back(rows_MD).view(*slot_TK.shape, -1)
+        copies_TKD = dispatch.back(rows_MD).view(*slot_TK.shape, x_TD.shape[1])
         output_TD = (copies_TKD * routing.weight_TK.unsqueeze(2)).sum(dim=1)
         if self.shared is not None:
             output_TD = output_TD + self.shared(x_TD)

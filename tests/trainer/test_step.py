@@ -14,8 +14,8 @@ from rpopt.trainer.model import Model
 from rpopt.trainer.parallel import Parallel, parallel
 from rpopt.trainer.slots import PlacedSlots
 from rpopt.trainer.step import Sample, StepReport, train_step
+from tests.distributed.ranks import results_of
 from tests.trainer.cases import identity, random_placement, small_shape
-from tests.trainer.processes import run_ranks
 
 SHAPE = small_shape()
 ALONE = Parallel(topology=Topology(dp=1, ep=1), rank=0)
@@ -148,12 +148,12 @@ def test_regrouping_on_one_process() -> None:
 @pytest.mark.dist
 @pytest.mark.parametrize(("world", "ep"), [(2, 1), (2, 2), (4, 2), (4, 4)])
 def test_any_placement_and_layout_trains_the_same(world: int, ep: int) -> None:
-    assert_same(run_ranks(work, world, ep, 1, True), reference(1))
+    assert_same(results_of(work, world, ep, 1, True), reference(1))
 
 
 @pytest.mark.dist
 def test_ten_steps_with_two_replicas_of_every_expert() -> None:
-    assert_same(run_ranks(work, 4, 2, 10, True), reference(10))
+    assert_same(results_of(work, 4, 2, 10, True), reference(10))
 
 
 def refused() -> list[str]:
@@ -187,7 +187,7 @@ def _without_a_layer(sample: Sample) -> Sample:
 
 @pytest.mark.dist
 def test_all_ranks_refuse_cells_that_would_hang() -> None:
-    for messages in run_ranks(refused, 2):
+    for messages in results_of(refused, 2):
         assert "[2, 1] cells" in messages[0]
         assert "rank 1: a cell is empty" in messages[1]
         assert "rank 1: routes have shape" in messages[2]
@@ -201,7 +201,7 @@ def groups_of(ep: int) -> Any:
 
 @pytest.mark.dist
 def test_groups_are_those_of_the_topology() -> None:
-    assert run_ranks(groups_of, 4, 2) == [
+    assert results_of(groups_of, 4, 2) == [
         [[0, 1], [0, 2]],
         [[0, 1], [1, 3]],
         [[2, 3], [0, 2]],
