@@ -9,7 +9,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rpopt.cli import calibrate, certify, compare, place, plan, show, verify, window
+from rpopt.cli import (
+    calibrate,
+    certify,
+    compare,
+    export,
+    place,
+    plan,
+    show,
+    verify,
+    window,
+)
 from rpopt.errors import RpoptError
 
 
@@ -39,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, no logs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (window, plan, place, compare, certify, verify, show, calibrate):
+    modules = (window, plan, place, compare, certify, verify, show, export, calibrate)
+    for module in modules:
         module.add_parser(commands)
     return parser

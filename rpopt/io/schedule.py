@@ -5,13 +5,14 @@ from pathlib import Path
 from rpopt.errors import FileFormatError
 from rpopt.io.access import AnyPath, reading
 from rpopt.io.jsonfile import parse_json
+from rpopt.io.writers.micro_batches import SCHEMA
 
 
 def read_schedule(path: AnyPath) -> list[list[list[int]]]:
     """Return micro-batches of sample ids, indexed by DP rank and row.
 
     The file is JSON: `{"micro_batches": [[[0, 5], [3]], [[1], [2, 4]]]}` holds two
-    ranks of two rows.
+    ranks of two rows. What `rpopt export micro-batches` wrote is one too.
 
     Raises
     ------
@@ -20,8 +21,13 @@ def read_schedule(path: AnyPath) -> list[list[list[int]]]:
     """
     with reading(path):
         whole = parse_json(Path(path).read_bytes())
-        if not isinstance(whole, dict) or set(whole) != {"micro_batches"}:
-            raise FileFormatError('needs the one key "micro_batches"')
+        if not isinstance(whole, dict) or "micro_batches" not in whole:
+            raise FileFormatError('needs the key "micro_batches"')
+        if len(whole) > 1 and whole.get("schema") != SCHEMA:
+            raise FileFormatError(
+                'has more than the one key "micro_batches", and its schema'
+                f" {whole.get('schema')!r} is not {SCHEMA!r}"
+            )
         ranks = whole["micro_batches"]
         if not _is_nested_ints(ranks, depth=3):
             raise FileFormatError(

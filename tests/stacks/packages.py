@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,3 +80,11 @@ def real(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         pytest.skip(f"{module} cannot be imported: {error}")
+
+
+def run_as_module(text: str, name: str, patch: pytest.MonkeyPatch) -> Any:
+    """The text of one file of a package as a module, without the package."""
+    module = ModuleType(name)
+    patch.setitem(sys.modules, name, module)  # dataclasses look their module up
+    exec(compile(text, name, "exec"), module.__dict__)
+    return module

@@ -1,5 +1,6 @@
 """Every recipe of docs/integrations runs as it is written."""
 
+import json
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from rpopt.io.synthetic import synthetic_window
+from tests.cases import make_plan, medium_case
 from tests.stacks import test_prime_rl as prime
 from tests.stacks.packages import real
 from tests.stacks.test_experts import logits_of, model_of, tokens
@@ -23,7 +25,7 @@ from tests.stacks.test_packers import Base, Spec
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "integrations"
 LENGTHS = np.random.default_rng(0).integers(200, 9000, 64).tolist()
-NOT_DROP_INS = {"index", "reading", "writing"}
+NOT_RUN = {"index", "reading"}
 
 
 def slime(patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -95,6 +97,14 @@ def ray(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"window": synthetic_window(seed=0, **sizes)}
 
 
+def writing(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    config = {"num_hidden_layers": 4, "first_k_dense_replace": 1}
+    config |= {"num_experts": 8, "num_experts_per_tok": 2}
+    Path("config.json").write_text(json.dumps(config), encoding="utf-8")
+    case = medium_case()
+    return {"window": case.window, "plan": make_plan(case)}
+
+
 PREPARE: dict[str, Callable[[pytest.MonkeyPatch], dict[str, Any]]] = {
     f.__name__: f
     for f in (
@@ -107,12 +117,13 @@ PREPARE: dict[str, Callable[[pytest.MonkeyPatch], dict[str, Any]]] = {
         torchtitan,
         transformers,
         ray,
+        writing,
     )
 }
 
 
 def test_every_page_is_run_and_linked() -> None:
-    pages = {page.stem for page in PAGES.glob("*.md")} - NOT_DROP_INS
+    pages = {page.stem for page in PAGES.glob("*.md")} - NOT_RUN
     assert pages == set(PREPARE)
     index = (PAGES / "index.md").read_text(encoding="utf-8")
     assert all(f"({page}.md)" in index for page in pages)
@@ -120,8 +131,12 @@ def test_every_page_is_run_and_linked() -> None:
 
 @pytest.mark.parametrize("page", PREPARE)
 def test_the_recipe_runs(
-    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     names = PREPARE[page](monkeypatch)
     before = logits_of(names["model"]) if page == "transformers" else None
     (recipe,) = re.findall(
