@@ -8,7 +8,7 @@ advance, so it is a sum over tokens too.
 Axis letters: T tokens, L MoE layers, K top-k, E experts, S local slots.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,10 @@ from rpopt.trainer.attention import PackedSamples
 from rpopt.trainer.model import Model, Output
 from rpopt.trainer.parallel import Parallel
 from rpopt.trainer.router import check_routes
+from rpopt.trainer.shape import ModelShape
 from rpopt.trainer.slots import Slots
+
+FloatArray = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +41,17 @@ class Sample:
         The recorded experts of the first T tokens, logical ids.
     weight_T
         What each prediction counts in the loss of the window.
+    old_logprob_T
+        Log-probability of each prediction before the first step on the window.
+    is_filler
+        Whether it only fills a cell: it counts in no loss and in no load.
     """
 
     tokens: IntArray
     routes_TLK: IntArray
-    weight_T: npt.NDArray[np.floating]
+    weight_T: FloatArray
+    old_logprob_T: FloatArray | None = None
+    is_filler: bool = False
 
     @property
     def length(self) -> int:
@@ -51,6 +60,19 @@ class Sample:
 
 
 Cell = Sequence[Sample]
+Objective = Callable[[Output, Cell], Tensor]
+"""The part of the loss that a cell adds."""
+
+
+def filler(shape: ModelShape) -> Sample:
+    """Return a token that counts nothing, for a cell that no sample is left for."""
+    experts_K = np.arange(shape.top_k)
+    return Sample(
+        tokens=np.zeros(2, dtype=np.int64),
+        routes_TLK=np.tile(experts_K, (1, shape.num_moe_layers, 1)),
+        weight_T=np.zeros(1),
+        is_filler=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +97,11 @@ class StepReport:
     load_LE: npt.NDArray[np.int64]
 
 
+def weighted_loss(output: Output, cell: Cell) -> Tensor:
+    """Return the weighted negative log-likelihood of a cell's next tokens."""
+    return -token_logprobs(output, cell) @ weights(output, cell)
+
+
 def train_step(
     model: Model,
     slots: Slots,
@@ -82,6 +109,7 @@ def train_step(
     cells: Sequence[Cell],
     groups: Parallel,
     *,
+    objective: Objective = weighted_loss,
     aux_weight: float = 0.0,
     max_norm: float = 1.0,
 ) -> StepReport:
@@ -95,6 +123,8 @@ def train_step(
         The micro-batches of this rank.
     groups
         The other ranks.
+    objective
+        The loss without the auxiliary loss, a sum over cells.
     aux_weight
         Weight of the load-balancing loss.
     max_norm
@@ -106,17 +136,16 @@ def train_step(
         On every rank, when ranks have different numbers of cells, one is empty, or
         routes cannot be replayed.
     """
-    _check_cells(cells, model, groups)
-    routes = [_routes_of(cell, model) for cell in cells]
-    load_LE = _window_load(routes, model, groups)
+    check_cells(cells, model, groups)
+    load_LE = _window_load(cells, model, groups)
     num_tokens = int(load_LE[0].sum()) // model.shape.top_k
     share_LE = (load_LE / load_LE.sum(dim=1, keepdim=True)).float()
     optimizer.zero_grad(set_to_none=True)
-    loss = torch.zeros(())
-    for cell, routes_TLK in zip(cells, routes, strict=True):
-        output = _forward(model, cell, routes_TLK)
-        part = weighted_loss(output, cell)
-        if aux_weight:
+    loss = torch.zeros((), device=model.head.weight.device)
+    for cell in cells:
+        output = replay(model, cell)
+        part = objective(output, cell)
+        if aux_weight and not cell[0].is_filler:
             part = part + aux_weight * auxiliary_loss(output, share_LE, num_tokens)
         part.backward()  # type: ignore[no-untyped-call]
         loss += part.detach()
@@ -128,19 +157,22 @@ def train_step(
         loss=float(loss),
         gradient_norm=norm,
         num_tokens=num_tokens,
-        load_LE=load_LE.numpy(),
+        load_LE=load_LE.cpu().numpy(),
     )
 
 
-def weighted_loss(output: Output, cell: Cell) -> Tensor:
-    """Return the weighted negative log-likelihood of a cell's next tokens."""
+def token_logprobs(output: Output, cell: Cell) -> Tensor:
+    """Return the log-probability of each next token of a cell, [T]."""
     target = np.concatenate([sample.tokens[1:] for sample in cell])
-    weight = np.concatenate([sample.weight_T for sample in cell])
-    device = output.logits_TV.device
-    losses_T = nn.functional.cross_entropy(
-        output.logits_TV, torch.as_tensor(target, device=device), reduction="none"
-    )
-    return losses_T @ torch.as_tensor(weight, device=device, dtype=losses_T.dtype)
+    target_T = torch.as_tensor(target, device=output.logits_TV.device)
+    return -nn.functional.cross_entropy(output.logits_TV, target_T, reduction="none")
+
+
+def weights(output: Output, cell: Cell) -> Tensor:
+    """Return the loss weights of a cell, [T]."""
+    weight_T = np.concatenate([sample.weight_T for sample in cell])
+    logits_TV = output.logits_TV
+    return torch.as_tensor(weight_T, device=logits_TV.device, dtype=logits_TV.dtype)
 
 
 def auxiliary_loss(output: Output, share_LE: Tensor, num_tokens: int) -> Tensor:
@@ -171,18 +203,21 @@ def reduce_gradients(model: Model, slots: Slots, groups: Parallel) -> float:
     _sum_over(dense, groups.world)
     _sum_over(_gradients(model.expert_parameters()), groups.edp_group)
     squares_LE = torch.zeros(
-        model.shape.num_moe_layers, model.shape.num_experts, dtype=torch.float64
+        model.shape.num_moe_layers,
+        model.shape.num_experts,
+        dtype=torch.float64,
+        device=model.head.weight.device,
     )
     for layer, moe in enumerate(model.moe_layers):
         own = torch.as_tensor(slots.local_experts(layer))
         for gradient in _gradients(list(moe.experts.parameters())):
-            squares_LE[layer, own] += gradient.flatten(1).double().square().sum(1).cpu()
+            squares_LE[layer, own] += gradient.flatten(1).double().square().sum(1)
     _sum_over([squares_LE], groups.ep_group)
-    total = squares_LE.sum() + sum(g.double().square().sum().cpu() for g in dense)
+    total = squares_LE.sum() + sum(g.double().square().sum() for g in dense)
     return float(total.sqrt())
 
 
-def _check_cells(cells: Sequence[Cell], model: Model, groups: Parallel) -> None:
+def check_cells(cells: Sequence[Cell], model: Model, groups: Parallel) -> None:
     """Raise on every rank unless all of them found their cells in order."""
     problem = None
     try:
@@ -217,29 +252,31 @@ def _check_cell(cell: Cell, model: Model) -> None:
         check_routes(sample.routes_TLK, model.shape, num_tokens=sample.length)
 
 
-def _routes_of(cell: Cell, model: Model) -> Tensor:
-    routes = np.concatenate([sample.routes_TLK for sample in cell]).astype(np.int64)
-    return torch.as_tensor(routes, device=model.head.weight.device)
-
-
-def _forward(model: Model, cell: Cell, routes_TLK: Tensor) -> Output:
-    device = routes_TLK.device
+def replay(model: Model, cell: Cell) -> Output:
+    """Run a cell with its recorded routes."""
+    device = model.head.weight.device
     tokens = np.concatenate([sample.tokens[:-1] for sample in cell]).astype(np.int64)
+    routes = np.concatenate([sample.routes_TLK for sample in cell]).astype(np.int64)
     context = PackedSamples([sample.length for sample in cell], device)
-    output: Output = model(torch.as_tensor(tokens, device=device), context, routes_TLK)
+    output: Output = model(
+        torch.as_tensor(tokens, device=device),
+        context,
+        torch.as_tensor(routes, device=device),
+    )
     return output
 
 
-def _window_load(routes: Sequence[Tensor], model: Model, groups: Parallel) -> Tensor:
+def _window_load(cells: Sequence[Cell], model: Model, groups: Parallel) -> Tensor:
     """Return the copies that each expert of each layer receives in the window."""
     shape = model.shape
-    load_LE = torch.zeros(shape.num_moe_layers, shape.num_experts, dtype=torch.int64)
-    for routes_TLK in routes:
-        for layer in range(shape.num_moe_layers):
-            expert_C = routes_TLK[:, layer].flatten().cpu()
-            load_LE[layer] += expert_C.bincount(minlength=shape.num_experts)
-    _sum_over([load_LE], groups.world)
-    return load_LE
+    load_LE = np.zeros((shape.num_moe_layers, shape.num_experts), dtype=np.int64)
+    for sample in (sample for cell in cells for sample in cell if not sample.is_filler):
+        for layer, load_E in enumerate(load_LE):
+            expert_C = sample.routes_TLK[:, layer].ravel()
+            load_E += np.bincount(expert_C, minlength=shape.num_experts)
+    load = torch.as_tensor(load_LE, device=model.head.weight.device)
+    _sum_over([load], groups.world)
+    return load
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
