@@ -6,8 +6,8 @@ aggregate
     A sum of maxima is at least the maximum of the sums: the bound of the weighted
     aggregate demand.
 
-Both use `rpopt.placement.bounds`. The relaxation of `formulations.placement_window` is
-a third bound, a solver's.
+Both use `rpopt.placement.bounds`. A third one, which is never below these two, comes
+from linear programs: `rpopt.placement.rank_bound`.
 
 Axis letters: G groups, L MoE layers, E experts.
 """
@@ -39,6 +39,12 @@ def window_bounds(instance: WindowPlacementInstance) -> tuple[Bound, ...]:
 
 def groups_bound(instance: WindowPlacementInstance) -> Int64Array:
     """Return the weighted sum of the bounds of the groups alone, [L]."""
+    total_L: Int64Array = group_floors(instance).sum(axis=0)
+    return total_L
+
+
+def group_floors(instance: WindowPlacementInstance) -> Int64Array:
+    """Return the weighted bound of each group alone, [G, L]."""
     assert instance.weight_G is not None
     num_groups, num_layers, num_experts = instance.demand_GLE.shape
     rows = PlacementInstance(
@@ -46,8 +52,8 @@ def groups_bound(instance: WindowPlacementInstance) -> Int64Array:
         num_ep_ranks=instance.num_ep_ranks,
     )
     bound_GL = _values(rows).reshape(num_groups, num_layers)
-    total_L: Int64Array = instance.weight_G @ bound_GL
-    return total_L
+    floor_GL: Int64Array = instance.weight_G[:, None] * bound_GL
+    return floor_GL
 
 
 def aggregate_bound(instance: WindowPlacementInstance) -> Int64Array:
