@@ -48,6 +48,7 @@ def packing_scheduler(base: type, settings: StackSettings) -> type:
             rules = settings.rules(
                 self.max_seqlen_per_dp_cp_rank * self.cp_size,
                 row_multiple=self.microbatch_group_size_per_vp_stage or 1,
+                max_samples_per_cell=getattr(self, "max_num_seqs", None),  # newer ones
             )
             lengths = [length for _, length in sample_id_seqlens]
             window = window_of(lengths, self.window)

@@ -138,15 +138,17 @@ def rearrange_micro_batches(
     length_N = _lengths(batch)
     rows = batch[ROW_KEY].tolist() if ROW_KEY in batch.keys() else None  # noqa: SIM118
 
+    multiple = num_batches_divided_by or 1
+
     def pack(min_rows: int) -> list[list[int]]:
         if rows is not None:
-            return _marked(rows, length_N, max_token_len, settings)
+            return _marked(rows, length_N, max_token_len, settings, min_rows, multiple)
         return pack_rank(
             Window(length_N=length_N, bundle_N=_bundles(length_N, force_group_size)),
             max_token_len,
             settings,
             min_rows=min_rows,
-            row_multiple=num_batches_divided_by or 1,
+            row_multiple=multiple,
         )
 
     minimum = min_num_micro_batch or 1
@@ -227,15 +229,26 @@ def _marked(
     length_N: Int64Array,
     max_token_len: int,
     settings: StackSettings,
+    min_rows: int,
+    row_multiple: int,
 ) -> list[list[int]]:
-    """Group positions by the driver's marks, and check the cap once more."""
+    """Group positions by the driver's marks, and check count and cap once more."""
     pad = settings.pad_multiple
     by_row: dict[int, list[int]] = {row: [] for row in sorted(set(rows))}
     for position, row in enumerate(rows):
         by_row[row].append(position)
+    if len(by_row) < min_rows or len(by_row) % row_multiple:
+        raise MismatchError(
+            f"the plan has {len(by_row)} micro-batches here, where at least {min_rows}"
+            f" and a multiple of {row_multiple} are needed; keep samples as they were"
+            " planned, give balance_batch the same num_batches_divided_by, and"
+            " keep_minibatch where a batch is trained in several optimizer steps"
+        )
     for row, cell in by_row.items():
         tokens = int((-(-length_N[cell] // pad) * pad).sum())
-        if tokens > max_token_len and len(cell) > 1:
+        if tokens > max_token_len and not (
+            len(cell) == 1 and settings.oversize == "alone"
+        ):
             raise MismatchError(
                 f"micro-batch {row} of the plan holds {tokens} tokens here, more than"
                 f" max_token_len = {max_token_len}; plan with the smallest cap of all"

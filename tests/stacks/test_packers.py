@@ -92,6 +92,14 @@ def test_megatron_groups(group: int | None) -> None:
     assert again.get_groups_and_subsamples(list(enumerate(lengths))) == groups
 
 
+def test_megatron_caps_the_samples_of_a_pack_where_its_scheduler_does() -> None:
+    scheduler = packing_scheduler(Base, settings())(64, 1, 2, None)
+    scheduler.max_num_seqs = 2
+    groups = scheduler.get_groups_and_subsamples(list(enumerate([5] * 12)))
+    assert len(groups) == 3
+    assert all(len(cell) == 2 for row in groups for cell in row)
+
+
 def test_megatron_plans_in_every_process_so_the_clock_may_not_decide() -> None:
     with pytest.raises(InstanceError, match="MaxSweeps"):
         packing_scheduler(Base, settings(stop=MaxRuntime(1.0)))

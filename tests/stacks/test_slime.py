@@ -95,20 +95,6 @@ def test_invariants(lengths: list[int], vpp: int | None, cp: int) -> None:
     assert sorted(sum(found[0], [])) == list(range(len(lengths)))
 
 
-def test_counts_are_equal_where_ranks_packed_alone_would_differ() -> None:
-    """Unequal micro-batch counts across ranks hang the job."""
-    lengths = [60, 60, 60, 60, 5, 5, 5, 5]  # dealt in halves: 4 bins and 1 bin
-    found = schedule(lengths, cap=64)
-    check(found, lengths, 64)
-    assert {len(batches) for batches in found[1]} == {sum(found[2])}
-
-
-def test_balancing_work_never_breaks_the_cap() -> None:
-    """One long sample weighs as much work as many short ones, not as many tokens."""
-    lengths = [64] + [4] * 32
-    check(schedule(lengths, cap=64), lengths, 64)
-
-
 def test_one_sample_above_the_cap() -> None:
     lengths = [100, 20, 20, 20, 20, 20]
     steps = check(schedule(lengths, cap=64), lengths, 64)
@@ -117,16 +103,6 @@ def test_one_sample_above_the_cap() -> None:
         schedule(lengths, cap=64, chosen=settings(oversize="error"))
     dropped = schedule(lengths, cap=64, chosen=settings(oversize="drop"))
     assert sorted(sum(dropped[0], [])) == [1, 2, 3, 4, 5]
-
-
-def test_fewer_samples_than_ranks_times_virtual_pipeline() -> None:
-    with pytest.raises(InfeasibleError, match="3 samples cannot fill 4 cells"):
-        schedule([5, 5, 5], vpp=2)
-
-
-def test_a_batch_that_dp_does_not_divide() -> None:
-    lengths = [20] * 7
-    check(schedule(lengths, dp=3, chosen=settings(3, 1)), lengths, 64)
 
 
 def test_a_rollout_stays_in_one_step_and_trailing_rollouts_are_left_out() -> None:

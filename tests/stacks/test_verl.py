@@ -146,6 +146,15 @@ def test_clear_errors() -> None:
     verl.balance_batch(batch, {}, max_token_len=CAP, settings=settings())
     with pytest.raises(MismatchError, match="smallest cap"):
         workers(batch, 2, cap=70)
+    with pytest.raises(MismatchError, match="1 micro-batches here, .* multiple of 2"):
+        workers(batch, 2, num_batches_divided_by=2)
+
+
+def test_a_sample_that_fills_the_plans_cap_is_above_another_passs() -> None:
+    batch = padded([75, 70, 75, 70])
+    verl.balance_batch(batch, {}, max_token_len=CAP, settings=settings())
+    with pytest.raises(MismatchError, match="75 tokens here, more than .* = 72"):
+        workers(batch, 2, cap=72)
 
 
 @pytest.mark.dist
@@ -164,5 +173,19 @@ def _rank(rank: int, store: str) -> None:
         )
         assert len(found) == 3
         check_cells([positions], lengths, CAP)
+        few = [5] if rank else lengths  # rank 1 cannot fill 3 micro-batches
+        with pytest.raises(InfeasibleError, match="rank 1 of 2"):
+            verl.rearrange_micro_batches(
+                padded(few).batch, CAP, dist.group.WORLD, settings=settings()
+            )
+        batch = padded([70, 5, 70, 5, 70, 5, 70, 5])
+        verl.balance_batch(batch, {}, max_token_len=CAP, settings=settings())
+        part = batch.chunk(2)[rank].batch
+        if rank:  # a worker that lost the samples of its last micro-batch
+            part = part[part[verl.ROW_KEY] < part[verl.ROW_KEY].max()]
+        with pytest.raises(InfeasibleError, match=r"rank 1 of 2.*the plan has"):
+            verl.rearrange_micro_batches(
+                part, CAP, dist.group.WORLD, settings=settings()
+            )
     finally:
         dist.destroy_process_group()

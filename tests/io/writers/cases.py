@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rpopt.io.model_config import RoutedModel
+from rpopt.io.readers.expert_map import is_expert_map, read_expert_map
 from rpopt.plans import Placement
 
 MODEL = RoutedModel(num_layers=4, moe_layers=(1, 3), num_experts=6, top_k=2)
@@ -54,15 +55,9 @@ def read_vllm(path: Path, model: RoutedModel, ep_size: int) -> Placement:
 
 
 def read_vllm_ascend(path: Path, model: RoutedModel, ep_size: int) -> Placement:
-    whole = json.loads(path.read_text())
-    assert whole["moe_layer_count"] == len(whole["layer_list"])
-    rows: list[list[int]] = []
-    for index, layer in enumerate(whole["layer_list"]):
-        assert (layer["layer_id"], layer["device_count"]) == (index, ep_size)
-        devices = layer["device_list"]
-        assert [device["device_id"] for device in devices] == list(range(ep_size))
-        rows.append([e for device in devices for e in device["device_expert"]])
-    return placement_of(rows, ep_size)
+    """Our reader of these maps takes no redundant experts either."""
+    assert is_expert_map(path)
+    return read_expert_map(path)
 
 
 def read_deepseek(path: Path, model: RoutedModel, ep_size: int) -> Placement:
