@@ -35,3 +35,7 @@ class CertificateError(RpoptError, ValueError):
 
 class CommunicationError(RpoptError, RuntimeError):
     """A process of the group that was lost, or did not answer in time."""
+
+
+class CheckpointError(RpoptError, RuntimeError):
+    """A checkpoint that could not be written, is incomplete, or is damaged."""

@@ -9,17 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, TypeVar
-
-import torch.distributed as dist
 
 from rpopt.cost import CostModel
 from rpopt.errors import InstanceError
 from rpopt.online.collective import Job, collective_plan
 from rpopt.online.deal import deal
 from rpopt.online.materialise import MoveReport, materialise
-from rpopt.online.messages import Deadline, Group, gather_json
+from rpopt.online.messages import Deadline, Group, gather_json, own_group
 from rpopt.online.rank_plan import RankPlan
 from rpopt.online.registration import ExpertRegistry
 from rpopt.online.samples import LocalSamples
@@ -110,8 +107,8 @@ class OnlinePlanner:
         self._topology, self._rules, self._cost = topology, rules, cost
         self._stop, self._seed, self._timeout_s = stop, seed, timeout_s
         self._memory_limit_bytes, self._life_steps = memory_limit_bytes, life_steps
-        self._ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self._talk, self._search_group = self._new_group(), self._new_group()
+        self._talk = own_group(group, timeout_s)
+        self._search_group = own_group(group, timeout_s)
         self._retired: list[Any] = []  # a new group would meet at a freed one's address
         self._task: _Task | None = None
         self._step_s: float | None = None
@@ -165,7 +162,7 @@ class OnlinePlanner:
         waited_s = time.perf_counter() - called_s
         if found.is_baseline:  # a search given up may still use the old group
             self._retired.append(self._search_group)
-            self._search_group = self._new_group()
+            self._search_group = own_group(self._talk, self._timeout_s)
         moves = self._choose(found)
         move = None if moves is None else self._move(moves)
         return PlannedStep(
@@ -221,14 +218,6 @@ class OnlinePlanner:
             100 * moves.churn,
         )
         return report
-
-    def _new_group(self) -> Any:
-        return dist.new_group(
-            self._ranks,
-            backend="gloo",
-            timeout=timedelta(seconds=self._timeout_s),
-            use_local_synchronization=True,
-        )
 
 
 class _Task:

@@ -21,14 +21,16 @@ Group = dist.ProcessGroup | None
 
 
 class Deadline:
-    """A point in time that several waits share."""
+    """A point in time that several waits share; None leaves it to the group's limit."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._end_s = time.monotonic() + timeout_s
+    def __init__(self, timeout_s: float | None) -> None:
+        self._end_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     @property
     def left(self) -> timedelta:
-        """Time left; never 0, which torch reads as no limit."""
+        """Time left; never 0 but for None, as torch reads it as the group's limit."""
+        if self._end_s is None:
+            return timedelta(0)
         return timedelta(seconds=max(0.001, self._end_s - time.monotonic()))
 
 
@@ -49,8 +51,22 @@ def message_device(group: Group) -> torch.device:
     return torch.device("cpu")
 
 
+def own_group(group: Group, timeout_s: float) -> Any:
+    """Return a new gloo group of the same processes, in which no wait is longer.
+
+    torch names it by the number of groups that a process is in already, which must be
+    the same for all processes of the group.
+    """
+    return dist.new_group(
+        dist.get_process_group_ranks(group or dist.group.WORLD),
+        backend="gloo",
+        timeout=timedelta(seconds=timeout_s),
+        use_local_synchronization=True,
+    )
+
+
 @contextmanager
-def _clear_error() -> Iterator[None]:
+def clear_error() -> Iterator[None]:
     """Turn what a backend raises for a lost or silent peer into one clear error."""
     try:
         yield
@@ -110,7 +126,7 @@ def exchange(
         dist.P2POp(dist.irecv, tensor, group=group, group_peer=rank)
         for rank, tensor in receives
     ]
-    with _clear_error():
+    with clear_error():
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait(deadline.left)
 
@@ -126,7 +142,7 @@ def _gather(
     tensor: torch.Tensor, size: int, group: Group, deadline: Deadline
 ) -> list[torch.Tensor]:
     parts = [torch.empty_like(tensor) for _ in range(size)]
-    with _clear_error():
+    with clear_error():
         work = dist.all_gather(parts, tensor, group=group, async_op=True)
         work.wait(deadline.left)
     return parts
@@ -135,6 +151,6 @@ def _gather(
 def _broadcast(
     tensor: torch.Tensor, source: int, group: Group, deadline: Deadline
 ) -> None:
-    with _clear_error():
+    with clear_error():
         work = dist.broadcast(tensor, group=group, group_src=source, async_op=True)
         work.wait(deadline.left)

@@ -7,78 +7,15 @@ are never registered; ids are mapped after top-k and before dispatch.
 Axis letters: L MoE layers, E experts, P physical slots (as many as experts).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from rpopt.errors import InstanceError
+from rpopt.online.slot_tensors import Entry, SlotTensor
 from rpopt.plans import Placement
 from rpopt.records import Int64Array, int_array
-
-Role = Literal["parameter", "grad", "main_grad", "state", "master"]
-
-
-class _Holder(Protocol):
-    """Where one kind of tensor of a parameter is kept."""
-
-    def get(self, owner: torch.Tensor) -> torch.Tensor | None: ...
-
-    def set(self, owner: torch.Tensor, value: torch.Tensor | None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SlotTensor:
-    """One kind of tensor of a layer, seen slot by slot.
-
-    Parameters
-    ----------
-    key
-        Name and role; the same on every EP rank.
-    role
-        What it is.
-    owners
-        The parameter (or its master copy) of each local slot.
-    slot_axis
-        The axis that tells the slots of a fused tensor apart; None for one parameter
-        per slot.
-    """
-
-    key: str
-    role: Role
-    owners: tuple[torch.Tensor, ...]
-    slot_axis: int | None
-    holder: _Holder
-
-    def read(self, slot: int) -> torch.Tensor | None:
-        """Return a view of what a local slot holds; None where there is nothing."""
-        whole = self.holder.get(self.owners[slot])
-        return None if whole is None else self._part(whole, slot)
-
-    def write(self, slot: int, value: torch.Tensor | None) -> None:
-        """Copy a value of the same shape into a local slot; None empties it.
-
-        An emptied slot of a fused tensor is zero, as its neighbours stay.
-        """
-        owner = self.owners[slot]
-        whole = self.holder.get(owner)
-        if value is None:
-            if self.slot_axis is None:
-                self.holder.set(owner, None)
-            elif whole is not None:
-                self._part(whole, slot).zero_()
-            return
-        if whole is None:
-            like = value if self.slot_axis is None else owner
-            whole = torch.zeros_like(like, dtype=value.dtype, requires_grad=False)
-            self.holder.set(owner, whole)
-        self._part(whole, slot).copy_(value)
-
-    def _part(self, whole: torch.Tensor, slot: int) -> torch.Tensor:
-        whole = whole.detach()
-        return whole if self.slot_axis is None else whole.select(self.slot_axis, slot)
 
 
 class ExpertRegistry:
@@ -123,7 +60,7 @@ class ExpertRegistry:
         self.n_layers, self.n_experts = n_layers, n_experts
         self.ep_size, self.ep_rank = ep_size, ep_rank
         self._tables = {torch.device("cpu"): torch.tensor(placement.slot_LE)}
-        self._entries: tuple[list[_Entry], ...] = tuple([] for _ in range(n_layers))
+        self._entries: tuple[list[Entry], ...] = tuple([] for _ in range(n_layers))
         self._known: set[int] = set()
         self._optimizers: list[torch.optim.Optimizer] = []
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
@@ -184,7 +121,7 @@ class ExpertRegistry:
             )
         self._remember(name, [parameter])
         owners = (parameter,) * self.slots_per_rank
-        self._entries[layer].append(_Entry(name, owners, slot_axis % dims))
+        self._entries[layer].append(Entry(name, owners, slot_axis % dims))
 
     def add_modules(self, layer: int, modules: Sequence[torch.nn.Module]) -> None:
         """Register one module per local slot, in slot order.
@@ -210,7 +147,7 @@ class ExpertRegistry:
         for name in per_module[0]:
             parameters = tuple(each[name] for each in per_module)
             self._remember(f"{name} of layer {layer}", parameters)
-            self._entries[layer].append(_Entry(name, parameters, None))
+            self._entries[layer].append(Entry(name, parameters, None))
 
     def add_optimizer(
         self,
@@ -241,8 +178,18 @@ class ExpertRegistry:
         self._optimizers.append(optimizer)
         self._masters.update(masters or {})
 
-    def slot_tensors(self, layer: int) -> list[SlotTensor]:
+    def slot_tensors(
+        self, layer: int, *, expected: Collection[str] = ()
+    ) -> list[SlotTensor]:
         """Return all tensors that move with the experts of a layer, as they are now.
+
+        Parameters
+        ----------
+        layer
+            The MoE layer.
+        expected
+            Keys of optimizer state to return though there is none yet, for a
+            checkpoint that brings it.
 
         Raises
         ------
@@ -253,7 +200,44 @@ class ExpertRegistry:
         return [
             tensor
             for entry in self._entries[layer]
-            for tensor in self._tensors_of(entry)
+            for tensor in entry.tensors(self._optimizers, self._masters, expected)
+        ]
+
+    def shared_tensors(
+        self, layer: int, *, expected: Collection[str] = ()
+    ) -> list[SlotTensor]:
+        """Return what all slots of a fused tensor share, as one slot: step counts."""
+        self._require_layer(layer)
+        return [
+            tensor
+            for entry in self._entries[layer]
+            for tensor in entry.shared(self._optimizers, self._masters, expected)
+        ]
+
+    def dense_tensors(
+        self, model: torch.nn.Module, *, expected: Collection[str] = ()
+    ) -> list[SlotTensor]:
+        """Return all of a model that is not registered, each tensor as one slot.
+
+        Raises
+        ------
+        InstanceError
+            When an optimizer steps a parameter that is neither in the model nor
+            registered.
+        """
+        kept = model.state_dict(keep_vars=True)
+        dense = {
+            name: tensor
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+            if name in kept and id(tensor) not in self._known
+        }
+        self._require_all_named(dense.values())
+        return [
+            tensor
+            for name, owner in dense.items()
+            for tensor in Entry(name, (owner,), None).tensors(
+                self._optimizers, self._masters, expected
+            )
         ]
 
     def permute_local(self, layer: int, order: Sequence[int] | Int64Array) -> None:
@@ -302,119 +286,24 @@ class ExpertRegistry:
                 f" {self.n_layers - 1}"
             )
 
+    def _require_all_named(self, dense: Iterable[torch.Tensor]) -> None:
+        masters = {id(master) for master in self._masters.values()}
+        named = self._known | {id(tensor) for tensor in dense} | masters
+        for i, optimizer in enumerate(self._optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if id(parameter) not in named:
+                        raise InstanceError(
+                            f"optimizer {i} steps a parameter of shape"
+                            f" {tuple(parameter.shape)} that is neither registered, nor"
+                            " a master copy, nor in the model"
+                        )
+
     def _remember(self, name: str, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
             if id(parameter) in self._known:
                 raise InstanceError(f"{name} is registered already; register it once")
             self._known.add(id(parameter))
-
-    def _tensors_of(self, entry: "_Entry") -> Iterator[SlotTensor]:
-        axis = entry.slot_axis
-        owners_by_role: list[tuple[Role, tuple[torch.Tensor, ...]]]
-        owners_by_role = [("parameter", entry.parameters)]
-        masters = tuple(
-            self._masters[p] for p in entry.parameters if p in self._masters
-        )
-        if masters and len(masters) != len(entry.parameters):
-            raise InstanceError(
-                f"only {len(masters)} of {len(entry.parameters)} experts of"
-                f" {entry.name} have a master copy; register all of them"
-            )
-        if masters:
-            owners_by_role.append(("master", masters))
-        for role, owners in owners_by_role:
-            key = f"{entry.name}/{role}"
-            yield SlotTensor(key, role, owners, axis, _Itself())
-            yield SlotTensor(f"{key}/grad", "grad", owners, axis, _Attribute("grad"))
-            if any(hasattr(owner, "main_grad") for owner in owners):
-                main = _Attribute("main_grad")
-                yield SlotTensor(f"{key}/main_grad", "main_grad", owners, axis, main)
-            for i, optimizer in enumerate(self._optimizers):
-                for name in _movable_state(
-                    f"{key} in optimizer {i}", optimizer, owners, fused=axis is not None
-                ):
-                    state = _State(optimizer, name)
-                    state_key = f"{key}/optimizer {i}/{name}"
-                    yield SlotTensor(state_key, "state", owners, axis, state)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A registered name: the parameter of each local slot, the same one if fused."""
-
-    name: str
-    parameters: tuple[torch.Tensor, ...]
-    slot_axis: int | None
-
-
-class _Itself:
-    """The parameter itself, always there."""
-
-    def get(self, owner: torch.Tensor) -> torch.Tensor:
-        return owner
-
-    def set(self, owner: torch.Tensor, value: torch.Tensor | None) -> None:
-        raise AssertionError("a parameter is never replaced")
-
-
-@dataclass(frozen=True, slots=True)
-class _Attribute:
-    """An attribute of the parameter: `grad`, or Megatron-Core's `main_grad`."""
-
-    name: str
-
-    def get(self, owner: torch.Tensor) -> torch.Tensor | None:
-        return getattr(owner, self.name, None)
-
-    def set(self, owner: torch.Tensor, value: torch.Tensor | None) -> None:
-        setattr(owner, self.name, value)
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """One entry of the optimizer's state of the parameter."""
-
-    optimizer: torch.optim.Optimizer
-    name: str
-
-    def get(self, owner: torch.Tensor) -> torch.Tensor | None:
-        return self.optimizer.state[owner].get(self.name) if self._has(owner) else None
-
-    def set(self, owner: torch.Tensor, value: torch.Tensor | None) -> None:
-        if value is not None:
-            self.optimizer.state[owner][self.name] = value
-        elif self._has(owner):
-            self.optimizer.state[owner].pop(self.name, None)
-
-    def _has(self, owner: torch.Tensor) -> bool:
-        return owner in self.optimizer.state  # a defaultdict: asking would create it
-
-
-def _movable_state(
-    where: str,
-    optimizer: torch.optim.Optimizer,
-    owners: tuple[torch.Tensor, ...],
-    *,
-    fused: bool,
-) -> list[str]:
-    """Return the names of the state that moves with the experts.
-
-    What all slots of a fused tensor share, such as the step count, stays; a parameter
-    per expert takes its step count along.
-    """
-    names: set[str] = set()
-    for owner in owners:
-        for name, value in optimizer.state.get(owner, {}).items():
-            if isinstance(value, torch.Tensor) and value.shape == owner.shape:
-                names.add(name)
-            elif isinstance(value, torch.Tensor) and value.numel() == 1:
-                names |= set() if fused else {name}
-            elif value is not None and not (fused and isinstance(value, (int, float))):
-                raise InstanceError(
-                    f"{where}: state '{name}' cannot be cut into experts; it needs the"
-                    f" parameter's shape {tuple(owner.shape)}"
-                )
-    return sorted(names)
 
 
 def _copy(value: torch.Tensor | None) -> torch.Tensor | None:

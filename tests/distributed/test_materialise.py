@@ -1,7 +1,5 @@
 """Experts move between real processes, with all that belongs to them."""
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
@@ -9,58 +7,25 @@ import torch.distributed as dist
 
 from rpopt.errors import CommunicationError, InstanceError, MismatchError
 from rpopt.online.materialise import materialise
-from rpopt.online.registration import ExpertRegistry
 from rpopt.plans import Placement
+from tests.distributed.experts import E, Experts, L
 from tests.distributed.ranks import die, results_of, run_ranks
 
-L, E = 2, 8
 ROOM = 2**20
 pytestmark = pytest.mark.dist
 
 
-class Experts:
-    """The experts of one EP rank: a fused layer with masters, a layer of modules."""
+class Moving(Experts):
+    """The experts of one rank, with the groups that they move in."""
 
     def __init__(self, ep_size: int) -> None:
-        rank, each = dist.get_rank() % ep_size, E // ep_size
-        self.groups = [
+        super().__init__(ep_size, dist.get_rank() % ep_size)
+        groups = [
             dist.new_group(list(range(start, start + ep_size)))
             for start in range(0, dist.get_world_size(), ep_size)
         ]
-        self.group = self.groups[dist.get_rank() // ep_size]
-        self.registry = ExpertRegistry(
-            n_layers=L, n_experts=E, ep_size=ep_size, ep_rank=rank
-        )
-        own = range(rank * each, (rank + 1) * each)
-        fused_HM = torch.stack([torch.arange(3.0) + 10 * e for e in own], dim=1)
-        self.fused = torch.nn.Parameter(fused_HM.bfloat16())
-        self.master = self.fused.detach().float().requires_grad_()
-        self.modules = [torch.nn.Linear(2, 2) for _ in own]
-        for expert, module in zip(own, self.modules, strict=True):
-            torch.nn.init.constant_(module.weight, expert)
-            torch.nn.init.constant_(module.bias, -expert)
-        self.registry.add_fused(0, "fused", self.fused, slot_axis=1)
-        self.registry.add_modules(1, self.modules)
-        parameters = [p for module in self.modules for p in module.parameters()]
-        self.optimizer = torch.optim.AdamW([self.master, *parameters], lr=0.1)
-        self.registry.add_optimizer(self.optimizer, masters={self.fused: self.master})
+        self.group = groups[dist.get_rank() // ep_size]
         self.step(0)
-
-    def step(self, number: int) -> None:
-        """One AdamW step with gradients that depend on the logical expert; each
-        expert of layer 1 sits out some of the steps."""
-        self.optimizer.zero_grad()
-        grads = [e + number + torch.arange(3.0) for e in self.local(0)]
-        self.master.grad = torch.stack(grads, dim=1)
-        for expert, module in zip(self.local(1), self.modules, strict=True):
-            for parameter in module.parameters():
-                if number == 0 or (expert + number) % 3:
-                    parameter.grad = torch.full_like(parameter, expert + number)
-        self.optimizer.step()
-        self.fused.detach().copy_(self.master.detach())
-
-    def local(self, layer: int) -> list[int]:
-        return self.registry.local_experts(layer)
 
     def move(self, target: Placement, room: int = ROOM, timeout_s: float = 30, **more):  # noqa: ANN201
         return materialise(
@@ -72,20 +37,6 @@ class Experts:
             **more,
         )
 
-    def contents(self) -> dict[tuple[int, int, str], str]:
-        """Digest of all that each logical expert of this rank has."""
-        return {
-            (layer, expert, tensor.key): digest(tensor.read(slot))
-            for layer in range(L)
-            for tensor in self.registry.slot_tensors(layer)
-            for slot, expert in enumerate(self.local(layer))
-        }
-
-
-def digest(value: torch.Tensor | None) -> str:
-    data = b"none" if value is None else value.double().numpy().tobytes()
-    return hashlib.sha256(data).hexdigest()
-
 
 def placements(seed: int, count: int, ep_size: int) -> list[Placement]:
     rng = np.random.default_rng(seed)
@@ -94,7 +45,7 @@ def placements(seed: int, count: int, ep_size: int) -> list[Placement]:
 
 
 def train_and_move(ep_size: int, room: int) -> tuple[dict, dict, list[int]]:
-    still, moving = Experts(ep_size), Experts(ep_size)
+    still, moving = Moving(ep_size), Moving(ep_size)
     sent = []
     for number, target in enumerate(placements(1, 4, ep_size), start=1):
         report = moving.move(target, room)
@@ -127,7 +78,7 @@ def test_a_tight_memory_limit_takes_more_exchanges() -> None:
 
 
 def refused(kind: str) -> tuple[bool, list[list[int]]]:
-    experts, (target, other) = Experts(2), placements(2, 2, 2)
+    experts, (target, other) = Moving(2), placements(2, 2, 2)
     before = experts.contents()
     if kind == "room":
         with pytest.raises(InstanceError, match="one expert out and one in"):
@@ -156,7 +107,7 @@ def test_a_refusal_reaches_all_ranks_and_moves_nothing(kind: str) -> None:
 
 
 def lose_a_rank(when: int) -> None:
-    experts = Experts(dist.get_world_size())
+    experts = Moving(dist.get_world_size())
     (target,) = placements(3, 1, dist.get_world_size())
 
     def maybe_die(exchange: int) -> None:
