@@ -8,6 +8,7 @@ counts.
 Axis letters: G groups, L MoE layers, E experts, P EP ranks, T temperatures.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ _NUM_TEMPERATURES = 32
 _HOT, _COLD = 8, 128  # the typical change of a swap is divided by these
 _NUM_SAMPLED = 256
 _ROUNDS = 20
+_NUM_PRICES = 6  # of a move, tried when few experts shall move
+_FIRST_PRICE = 8  # one part in so many of all that moves can save
 
 
 def place_window(
@@ -139,6 +142,33 @@ class _Search:
         found_E[state.place_E] = np.arange(rank_E.size) // (rank_E.size // self._ranks)
         return found_E
 
+    def approach(
+        self, layer: int, rank_E: Int64Array, home_E: Int64Array, *, limit: int
+    ) -> Int64Array:
+        """Return a layer with few experts away from home, its total within the limit.
+
+        `rank_E` is within it, home is not. Without a price all that helps is moved; at
+        the price of everything that moves can save, nothing is.
+        """
+        found = [rank_E]
+        low, high = 0, self._total(layer, home_E) - self._total(layer, rank_E)
+        for _ in range(_NUM_PRICES):
+            price = math.isqrt(low * high) if low else high // _FIRST_PRICE
+            if price <= low:
+                break
+            near_E = self.improve(layer, home_E, home_E, price)
+            if self._total(layer, near_E) <= limit:
+                found.append(near_E)
+                low = price
+            else:
+                high = price
+        for near_E in found:
+            _go_home(self._demand_LEG[layer], near_E, home_E, limit)
+        return min(found, key=lambda x: ((x != home_E).sum(), self._total(layer, x)))
+
+    def _total(self, layer: int, rank_E: Int64Array) -> int:
+        return int(_loads(self._demand_LEG[layer], rank_E).max(axis=0).sum())
+
     def _state(
         self, layer: int, rank_E: Int64Array, home_E: Int64Array | None, price: int
     ) -> Any:
@@ -179,12 +209,15 @@ def place_near(
     current: Placement,
     *,
     tolerance: float,
+    seed: int = 0,
+    threads: int | None = None,
 ) -> Placement:
     """Return a placement near the best that moves few experts.
 
-    EP ranks are relabelled by assignment; then experts go home, by swaps, as long as
-    the sum of peaks of their layer stays within the tolerance. A layer in which the
-    current placement is itself within it does not move.
+    EP ranks are relabelled by assignment. Then layers are annealed from home with a
+    price on every expert that is away, the price found by bisection so that the sum of
+    peaks stays within the tolerance; last, experts go home by swaps as long as it does.
+    A layer in which the current placement is itself within it does not move.
 
     Parameters
     ----------
@@ -195,6 +228,10 @@ def place_near(
     tolerance
         Share by which the sum of peaks of a layer may exceed that of `best`, at least
         0.
+    seed
+        Any whole number.
+    threads
+        Layers annealed at once; None for one per available core.
 
     Raises
     ------
@@ -211,12 +248,16 @@ def place_near(
     limit_L = total_L + (total_L * tolerance).astype(np.int64)
     now_L = evaluate_window(instance, current).total_L
     home_LE, rank_LE = current.rank_LE, relabel(best, current).rank_LE
-    for layer in range(limit_L.size):
-        if now_L[layer] <= limit_L[layer]:
-            rank_LE[layer] = home_LE[layer]
-        else:
-            demand_EG = instance.weighted_GLE[:, layer].T
-            _go_home(demand_EG, rank_LE[layer], home_LE[layer], int(limit_L[layer]))
+    stays_L = now_L <= limit_L
+    rank_LE[stays_L] = home_LE[stays_L]
+    search = _Search(instance, seed, DEFAULT_EFFORT)
+
+    def approach(layer: int) -> None:
+        rank_LE[layer] = search.approach(
+            layer, rank_LE[layer], home_LE[layer], limit=int(limit_L[layer])
+        )
+
+    _each(approach, np.flatnonzero(~stays_L).tolist(), threads)
     return Placement.from_ranks(rank_LE, instance.num_ep_ranks, current)
 
 
@@ -224,9 +265,7 @@ def _go_home(
     demand_EG: Int64Array, rank_E: Int64Array, home_E: Int64Array, limit: int
 ) -> None:
     """Swap an expert home, in place, where that costs least, within the limit."""
-    num_ranks = int(rank_E.max()) + 1
-    load_PG = np.zeros((num_ranks, demand_EG.shape[1]), dtype=np.int64)
-    np.add.at(load_PG, rank_E, demand_EG)
+    load_PG = _loads(demand_EG, rank_E)
     while True:
         options = []
         for a in np.flatnonzero(rank_E != home_E).tolist():
@@ -245,3 +284,10 @@ def _go_home(
         load_PG[p] += demand_EG[b] - demand_EG[a]
         load_PG[q] += demand_EG[a] - demand_EG[b]
         rank_E[a], rank_E[b] = q, p
+
+
+def _loads(demand_EG: Int64Array, rank_E: Int64Array) -> Int64Array:
+    """Return what each rank receives in each group, [P, G]."""
+    load_PG = np.zeros((int(rank_E.max()) + 1, demand_EG.shape[1]), dtype=np.int64)
+    np.add.at(load_PG, rank_E, demand_EG)
+    return load_PG

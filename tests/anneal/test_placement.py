@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpopt.anneal.placement import place_near, place_window
+from rpopt.anneal.placement import _go_home, place_near, place_window
 from rpopt.errors import InfeasibleError, InstanceError
 from rpopt.placement.bounds_window import window_bounds
 from rpopt.placement.heuristics import identity, lpt, place
@@ -131,3 +131,21 @@ def test_moves_are_at_least_those_of_the_certified_curve() -> None:
         assert within <= totals(instance, near)[0]
     with pytest.raises(InstanceError, match="tolerance = -1"):
         place_near(instance, best, current, tolerance=-1)
+
+
+def test_a_price_moves_fewer_than_going_home_from_the_best() -> None:
+    demand_NLE = np.random.default_rng(5).dirichlet(np.full(16, 0.3), (80, 6)) * 1000
+    groups = sampled_groups(
+        demand_NLE.astype(np.int64), group_size=4, num_groups=20, num_ep_ranks=4, seed=0
+    )
+    current, best = identity(groups.aggregate), place_window(groups)
+    rank_LE = relabel(best, current).rank_LE
+    limit_L = (totals(groups, best) * 1.02).astype(np.int64)
+    for layer, limit in enumerate(limit_L.tolist()):
+        demand_EG = groups.weighted_GLE[:, layer].T
+        _go_home(demand_EG, rank_LE[layer], current.rank_LE[layer], limit)
+    by_swaps = (rank_LE != current.rank_LE).sum()
+    near = place_near(groups, best, current, tolerance=0.02)
+    assert near.num_moved(current).sum() < by_swaps
+    again = place_near(groups, best, current, tolerance=0.02, threads=1)
+    assert (near.slot_LE == again.slot_LE).all()
