@@ -40,6 +40,9 @@ class Comparison:
         Share of all cells' token cap in use.
     j, attention, experts
         J and its two parts on the critical path.
+    peak_copies
+        The most token copies that one EP rank receives in one group and layer, which
+        decides memory; None with lengths only.
     breaks
         The constraints that the method breaks, or None.
     """
@@ -51,6 +54,7 @@ class Comparison:
     j: float
     attention: float
     experts: float
+    peak_copies: int | None = None
     breaks: str | None = None
 
 
@@ -214,5 +218,6 @@ def _measure(
         j=cost.j,
         attention=float(attention) / instance.unit_ticks,
         experts=float(experts) / instance.unit_ticks,
+        peak_copies=int(peaks.max()) if (peaks := cost.peak_load_RSL).size else None,
         breaks=", ".join(sorted(constraints)) or None,
     )

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rpopt.cli import output
-from rpopt.comparison import compare
+from rpopt.comparison import Schedule, compare
+from rpopt.errors import InstanceError
 from rpopt.io import read, read_schedule
 from rpopt.plans import Plan
 from rpopt.window import Window
@@ -19,8 +20,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--schedule",
         type=Path,
+        nargs="+",
         metavar="FILE",
-        help="your own schedule: JSON, sample ids as micro_batches[rank][row]",
+        help="your own schedule: JSON, sample ids as micro_batches[rank][row]; or what"
+        " slime and miles write with --save-debug-train-data (.pt)",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
     parser.set_defaults(run=run)
@@ -30,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Print one row per method, the best first."""
     window = read(args.window, Window)
     plan = read(args.plan, Plan)
-    schedule = read_schedule(args.schedule) if args.schedule else None
+    schedule = _read_schedule(args.schedule) if args.schedule else None
     rows = [
         {
             "method": entry.method,
@@ -40,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
             "J": entry.j,
             "attention": entry.attention,
             "experts": entry.experts,
+            "peak": entry.peak_copies,
             "plan_speedup_%": 100 * (entry.j / plan.j - 1),
             "breaks": entry.breaks,
         }
@@ -48,3 +52,16 @@ def run(args: argparse.Namespace) -> int:
     output.log_notes(plan.topology)
     output.print_rows(rows, as_json=args.json)
     return 0
+
+
+def _read_schedule(paths: list[Path]) -> Schedule:
+    if all(path.suffix == ".pt" for path in paths):
+        from rpopt.io.readers import slime  # loads torch
+
+        return slime.read_schedule(paths)
+    if len(paths) > 1:
+        raise InstanceError(
+            f"--schedule got {len(paths)} files; only those of miles (.pt) come one per"
+            " rank"
+        )
+    return read_schedule(paths[0])

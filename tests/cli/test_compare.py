@@ -49,6 +49,26 @@ def test_a_schedule_gets_a_row(
     assert line.endswith("-")  # breaks nothing
 
 
+def test_the_schedule_that_slime_trained_gets_a_row(
+    run: Run, window_file: Path, plan_file: Path, schedule: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    shards = []
+    for rank, rows in enumerate(json.loads(schedule.read_text())["micro_batches"]):
+        partition = sorted(i for row in rows for i in row)
+        indices = [[partition.index(i) for i in row] for row in rows]
+        shard = {"data_parallel_rank": rank, "partition": partition}
+        shards.append(shard | {"micro_batch_indices": indices})
+    path = schedule.with_suffix(".pt")
+    torch.save({"format_version": 2, "dp_shards": shards}, path)
+    argv = ("compare", window_file, plan_file, "--json", "--schedule")
+    rows = run(*argv, path).json
+    assert rows == run(*argv, schedule).json
+    (ours,) = [row for row in rows if row["method"] == "your schedule"]
+    assert ours["peak"] > 0
+    refused(run(*argv, schedule, schedule), "--schedule got 2 files")
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [

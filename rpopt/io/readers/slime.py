@@ -3,10 +3,15 @@
 `--save-debug-rollout-data` writes `{"rollout_id", "samples"}`; a sample has `tokens`
 and, with routing replay, `rollout_routed_experts` [T - 1, layers, K] (slime: int32
 tensor, miles: int32 array). `--save-debug-train-data` writes the schedule that was
-trained, without routes. Read from THUDM/slime 624b824a and radixark/miles 31f1ca96.
+trained, without routes: slime one file with `dp_shards`, miles one file per rank with
+`rollout_data`. Either way a rank has `partition`, the positions of its samples in the
+rollout file, `micro_batch_indices`, which index the partition, and `num_microbatches`,
+one number per optimizer step. Read from THUDM/slime 624b824a and radixark/miles
+31f1ca96.
 """
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rpopt.errors import FileFormatError
@@ -21,7 +26,9 @@ TRAIN_DATA_VERSION = 2
 
 @reader
 def read_rollout(path: AnyPath, model: RoutedModel) -> Iterator[SampleRoutes]:
-    """Yield the samples of a debug rollout file; those marked for removal are left out.
+    """Yield the samples of a debug rollout file.
+
+    Those marked `remove_sample` stay: they are trained, with a loss mask of zeros.
 
     Raises
     ------
@@ -30,37 +37,47 @@ def read_rollout(path: AnyPath, model: RoutedModel) -> Iterator[SampleRoutes]:
     """
     for index, sample in enumerate(_samples(load(path))):
         tokens = length(sample, "tokens", index)
-        if not sample.get("remove_sample"):
-            routes = sample.get("rollout_routed_experts")
-            yield SampleRoutes(
-                length_tokens=tokens,
-                routes=None if routes is None else as_integers(routes),
-                may_end_early=True,
-                prompt_group=group(sample, "group_index"),
-            )
+        routes = sample.get("rollout_routed_experts")
+        yield SampleRoutes(
+            length_tokens=tokens,
+            routes=None if routes is None else as_integers(routes),
+            may_end_early=True,
+            prompt_group=group(sample, "group_index"),
+        )
 
 
-def read_schedule(path: AnyPath) -> list[list[list[int]]]:
-    """Return the micro-batches that slime trained, as sample ids per rank and row.
+def read_schedule(paths: Sequence[AnyPath]) -> list[list[list[int]]]:
+    """Return the micro-batches that were trained, as sample ids per DP rank and row.
 
-    Sample ids are positions in the rollout file, as in its `sample_indices`.
+    Sample ids are positions in the rollout file, so they are those of the window that
+    `read_rollout` makes of it. Ranks with the same samples (tensor, pipeline and
+    context parallel copies) count once. Several optimizer steps follow each other, and
+    a warning is logged.
+
+    Parameters
+    ----------
+    paths
+        The one file of slime, or the files of all ranks of miles.
 
     Raises
     ------
     FileFormatError
-        When the file is damaged or of another version.
+        When a file is damaged or of another version.
     """
-    with reading(path):
-        data = load(path)
-        version = data.get("format_version") if isinstance(data, Mapping) else None
-        if version != TRAIN_DATA_VERSION:
-            raise FileFormatError(
-                f"format_version is {version!r}; {TRAIN_DATA_VERSION} is read"
+    schedule: dict[tuple[int, ...], list[list[int]]] = {}
+    for path in paths:
+        with reading(path):
+            for rank, shard in _shards(load(path)):
+                partition, rows = _rows(rank, shard)
+                schedule.setdefault(partition, rows)
+            steps = len(shard.get("num_microbatches") or [0])
+        if steps > 1:
+            logging.getLogger(__name__).warning(
+                "%s: holds %d optimizer steps, which J adds up; a plan is for one",
+                path,
+                steps,
             )
-        shards = sorted(
-            field(data, "dp_shards", 0), key=lambda s: int(s["data_parallel_rank"])
-        )
-        return [_shard(index, shard) for index, shard in enumerate(shards)]
+    return list(schedule.values())
 
 
 def _samples(data: Any) -> list[Any]:
@@ -72,12 +89,35 @@ def _samples(data: Any) -> list[Any]:
     return samples
 
 
-def _shard(index: int, shard: Mapping[str, Any]) -> list[list[int]]:
-    ids = [int(i) for i in field(shard, "sample_indices", index)]
-    batches = [[int(i) for i in b] for b in field(shard, "micro_batch_indices", index)]
-    if sorted(i for batch in batches for i in batch) != list(range(len(ids))):
+def _shards(data: Any) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the rank and the schedule of every DP rank in a file, in order."""
+    if isinstance(data, Mapping) and "rollout_data" in data:
+        return [(int(field(data, "rank", 0)), field(data, "rollout_data", 0))]
+    version = data.get("format_version") if isinstance(data, Mapping) else None
+    if version != TRAIN_DATA_VERSION:
         raise FileFormatError(
-            f"rank {index}, micro_batch_indices do not hold each of its {len(ids)}"
-            " samples once"
+            f"format_version is {version!r}; {TRAIN_DATA_VERSION} is read, and files"
+            " with rollout_data"
         )
-    return [[ids[i] for i in batch] for batch in batches]
+    shards = field(data, "dp_shards", 0)
+    if not shards:
+        raise FileFormatError("dp_shards is empty")
+    return sorted(
+        ((int(shard["data_parallel_rank"]), shard) for shard in shards),
+        key=lambda ranked: ranked[0],
+    )
+
+
+def _rows(
+    rank: int, shard: Mapping[str, Any]
+) -> tuple[tuple[int, ...], list[list[int]]]:
+    """Return the samples of a rank, and its micro-batches as sample ids."""
+    partition = tuple(map(int, field(shard, "partition", rank, what="rank")))
+    given = field(shard, "micro_batch_indices", rank, what="rank")
+    batches = [[int(i) for i in batch] for batch in given]
+    if sorted(i for batch in batches for i in batch) != list(range(len(partition))):
+        raise FileFormatError(
+            f"rank {rank}, micro_batch_indices do not hold each of its"
+            f" {len(partition)} samples once"
+        )
+    return partition, [[partition[i] for i in batch] for batch in batches]

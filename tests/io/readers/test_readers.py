@@ -283,18 +283,68 @@ def test_areal_drops_a_duplicated_prefix(tmp_path: Path) -> None:
     assert window.length_N.tolist() == LENGTHS
 
 
+SHARDS = [
+    {
+        "data_parallel_rank": rank,
+        "sample_indices": [100 + rank, 102 + rank],  # counts on over rollouts
+        "partition": [rank, rank + 2],
+        "micro_batch_indices": [[1], [0]],
+        "num_microbatches": [2],
+    }
+    for rank in (1, 0)
+]
+
+
 def test_schedule_of_slime_train_data(tmp_path: Path) -> None:
-    shards = [
-        {
-            "data_parallel_rank": rank,
-            "sample_indices": [rank, rank + 2],
-            "micro_batch_indices": [[1], [0]],
-        }
-        for rank in (1, 0)
-    ]
     path = tmp_path / "train.pt"
-    torch.save({"format_version": 2, "dp_shards": shards}, path)
-    assert read_schedule(path) == [[[2], [0]], [[3], [1]]]
-    torch.save({"format_version": 3, "dp_shards": shards}, path)
-    with pytest.raises(FileFormatError, match="format_version is 3"):
-        read_schedule(path)
+    torch.save({"format_version": 2, "dp_shards": SHARDS}, path)
+    assert read_schedule([path]) == [[[2], [0]], [[3], [1]]]
+
+
+def test_schedule_of_miles_train_data(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{rank}.pt" for rank in range(4)]
+    for rank, path in enumerate(paths):  # two tensor parallel copies of every rank
+        shard = SHARDS[1 - rank // 2]
+        torch.save({"rollout_id": 3, "rank": rank, "rollout_data": shard}, path)
+    assert read_schedule(paths) == [[[2], [0]], [[3], [1]]]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"format_version": 3, "dp_shards": SHARDS}, "format_version is 3"),
+        ({"samples": []}, "format_version is None"),
+        ({"format_version": 2, "dp_shards": []}, "dp_shards is empty"),
+        ({"format_version": 2}, "no field 'dp_shards'"),
+        ({"rollout_data": SHARDS[0]}, "no field 'rank'"),
+        ({"rank": 5, "rollout_data": {}}, "rank 5 has no field 'partition'"),
+        (
+            {"rank": 5, "rollout_data": SHARDS[0] | {"micro_batch_indices": [[1]]}},
+            "rank 5, micro_batch_indices do not hold each of its 2",
+        ),
+        ([Evil()], "never loaded"),
+    ],
+)
+def test_bad_schedules_are_named(data: Any, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.pt"
+    torch.save(data, path)
+    with pytest.raises(FileFormatError, match=rf"train\.pt.*{words}"):
+        read_schedule([path])
+
+
+def test_several_steps_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "train.pt"
+    shard = SHARDS[0] | {"num_microbatches": [1, 1]}
+    torch.save({"format_version": 2, "dp_shards": [shard]}, path)
+    assert read_schedule([path]) == [[[3], [1]]]
+    assert "holds 2 optimizer steps" in caplog.text
+
+
+def test_samples_without_loss_are_trained_and_stay(tmp_path: Path) -> None:
+    path = slime(tmp_path / "f", parts())
+    data = torch.load(path, weights_only=True)
+    data["samples"][1]["remove_sample"] = True
+    torch.save(data, path)
+    check(read_window("slime", [path], MODEL)[0], parts())
