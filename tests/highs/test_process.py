@@ -230,7 +230,8 @@ def test_several_solves_at_once() -> None:
 
 
 PARENT = """
-import numpy as np, sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in jobs
 sys.path.insert(0, {root!r})
 from rpopt.highs import solve
 from tests.highs.models import knapsack
