@@ -149,3 +149,23 @@ def test_a_price_moves_fewer_than_going_home_from_the_best() -> None:
     assert near.num_moved(current).sum() < by_swaps
     again = place_near(groups, best, current, tolerance=0.02, threads=1)
     assert (near.slot_LE == again.slot_LE).all()
+
+
+def test_what_place_near_compares_must_fit() -> None:
+    instance = random_instance(0)
+    here, other = identity(instance.aggregate), Placement.identity(2, 6, 2)
+    for best, current, name in ((other, here, "best"), (here, other, "current")):
+        with pytest.raises(InfeasibleError, match=f"the {name} placement breaks"):
+            place_near(instance, best, current, tolerance=0.1)
+
+
+def test_experts_and_layers_without_demand_are_placed_like_others() -> None:
+    demand_GLE = np.zeros((3, 2, 6), dtype=np.int64)
+    demand_GLE[:, 1, :3] = [[5, 4, 0], [0, 4, 5], [5, 0, 5]]
+    instance = window_instance(demand_GLE, 3)
+    start = identity(instance.aggregate)
+    found = place_window(instance, starts=[start])
+    assert totals(instance, found).tolist() == [0, optimal_total(instance, 1)]
+    assert (found.slot_LE[0] == start.slot_LE[0]).all()
+    near = place_near(instance, found, start, tolerance=0)
+    assert near.num_moved(start)[0] == 0
