@@ -4,9 +4,12 @@ The groups are those of `rpopt.Topology(dp=world_size, ep=ep)`: shard s holds ra
 [s ep, (s + 1) ep); ranks of equal EP rank hold the same experts (an EDP group).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from rpopt.topology import Topology
 
@@ -61,6 +64,17 @@ def parallel(ep: int) -> Parallel:
         ep_group=_own_group(shards, rank),
         edp_group=_own_group(peers, rank),
     )
+
+
+def sum_over(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Sum tensors over a group in one collective, in place."""
+    if group is None:
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    sizes = [tensor.numel() for tensor in tensors]
+    for tensor, part in zip(tensors, torch.split(flat, sizes), strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def _own_group(ranks_of: list[list[int]], rank: int) -> dist.ProcessGroup | None:

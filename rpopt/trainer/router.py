@@ -85,6 +85,14 @@ class Router(nn.Module):
         return is_open.repeat_interleave(by_group.shape[2], dim=1)
 
 
+def count_visits(routes_TLK: IntArray, shape: ModelShape) -> npt.NDArray[np.int64]:
+    """Return how many token copies each expert of each layer receives, [L, E]."""
+    size_LE = (shape.num_moe_layers, shape.num_experts)
+    first_L = np.arange(shape.num_moe_layers) * shape.num_experts
+    visited = (routes_TLK + first_L[:, None]).ravel()
+    return np.bincount(visited, minlength=first_L.size * size_LE[1]).reshape(size_LE)
+
+
 def check_routes(
     routes_TLK: IntArray, shape: ModelShape, *, num_tokens: int, name: str = "routes"
 ) -> npt.NDArray[np.int64]:

@@ -21,8 +21,8 @@ from rpopt.errors import InstanceError
 from rpopt.records import IntArray
 from rpopt.trainer.attention import PackedSamples
 from rpopt.trainer.model import Model, Output
-from rpopt.trainer.parallel import Parallel
-from rpopt.trainer.router import check_routes
+from rpopt.trainer.parallel import Parallel, sum_over
+from rpopt.trainer.router import check_routes, count_visits
 from rpopt.trainer.shape import ModelShape
 from rpopt.trainer.slots import Slots
 
@@ -149,7 +149,7 @@ def train_step(
             part = part + aux_weight * auxiliary_loss(output, share_LE, num_tokens)
         part.backward()  # type: ignore[no-untyped-call]
         loss += part.detach()
-    _sum_over([loss], groups.world)
+    sum_over([loss], groups.world)
     norm = reduce_gradients(model, slots, groups)
     _scale_gradients(model, min(1.0, max_norm / max(norm, 1e-12)))
     optimizer.step()
@@ -200,8 +200,8 @@ def reduce_gradients(model: Model, slots: Slots, groups: Parallel) -> float:
     on the placement.
     """
     dense = _gradients(model.dense_parameters())
-    _sum_over(dense, groups.world)
-    _sum_over(_gradients(model.expert_parameters()), groups.edp_group)
+    sum_over(dense, groups.world)
+    sum_over(_gradients(model.expert_parameters()), groups.edp_group)
     squares_LE = torch.zeros(
         model.shape.num_moe_layers,
         model.shape.num_experts,
@@ -212,7 +212,7 @@ def reduce_gradients(model: Model, slots: Slots, groups: Parallel) -> float:
         own = torch.as_tensor(slots.local_experts(layer))
         for gradient in _gradients(list(moe.experts.parameters())):
             squares_LE[layer, own] += gradient.flatten(1).double().square().sum(1)
-    _sum_over([squares_LE], groups.ep_group)
+    sum_over([squares_LE], groups.ep_group)
     total = squares_LE.sum() + sum(g.double().square().sum() for g in dense)
     return float(total.sqrt())
 
@@ -271,11 +271,9 @@ def _window_load(cells: Sequence[Cell], model: Model, groups: Parallel) -> Tenso
     shape = model.shape
     load_LE = np.zeros((shape.num_moe_layers, shape.num_experts), dtype=np.int64)
     for sample in (sample for cell in cells for sample in cell if not sample.is_filler):
-        for layer, load_E in enumerate(load_LE):
-            expert_C = sample.routes_TLK[:, layer].ravel()
-            load_E += np.bincount(expert_C, minlength=shape.num_experts)
+        load_LE += count_visits(sample.routes_TLK, shape)
     load = torch.as_tensor(load_LE, device=model.head.weight.device)
-    _sum_over([load], groups.world)
+    sum_over([load], groups.world)
     return load
 
 
@@ -291,14 +289,3 @@ def _scale_gradients(model: Model, factor: float) -> None:
     if factor < 1.0:
         for gradient in _gradients(list(model.parameters())):
             gradient.mul_(factor)
-
-
-def _sum_over(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Sum tensors over a group in one collective, in place."""
-    if group is None:
-        return
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    dist.all_reduce(flat, group=group)
-    sizes = [tensor.numel() for tensor in tensors]
-    for tensor, part in zip(tensors, torch.split(flat, sizes), strict=True):
-        tensor.copy_(part.view_as(tensor))

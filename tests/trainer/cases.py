@@ -48,3 +48,44 @@ def local_model(shape: ModelShape, placement: Placement | None = None) -> Model:
             if parameter.dim() > 1:
                 parameter.mul_(10)
     return model
+
+
+RUN = """
+seed = 0
+steps = 3
+ep = 2
+
+[model]
+vocab_size = 6
+hidden = 16
+num_layers = 3
+num_heads = 2
+num_kv_heads = 1
+head_dim = 8
+num_experts = 4
+top_k = 2
+moe_intermediate = 16
+num_dense_layers = 1
+dense_intermediate = 16
+
+[training]
+learning_rate = 1e-2
+aux_weight = 0.01
+
+[planning]
+token_cap = 32
+sweeps = 2
+timeout_s = 60
+
+[grpo]
+prompts = 3
+answers = 4
+max_response = 5
+passes = 2
+
+[grpo.task]
+kind = "copy"
+base = 4
+min_digits = 1
+max_digits = 3
+"""

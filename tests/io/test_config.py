@@ -1,12 +1,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from experiments.config import read_config
 from rpopt.errors import FileFormatError
+from rpopt.io.config import read_config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +22,7 @@ class Study:
     methods: tuple[Method, ...]
     cap: int | None = None
     strict: bool = False
+    order: Literal["up", "down"] = "up"
 
 
 GOOD = """
@@ -63,6 +64,7 @@ def test_tables_become_dataclasses(tmp_path: Path) -> None:
         ("seeds = [0, 1]", "seeds = 3", "an array, each entry a whole number"),
         ('name = "lpt"', "", r"methods\[0\].name is missing; add it, as a string"),
         ('name = "lpt"', "nom = 'lpt'", r"methods\[0\].nom is not a key"),
+        ("limit_s = 5", "limit_s = 5\norder = 'left'", "order = 'left' must be one of"),
         ("seeds = [0, 1]", "seeds = [0,", "cannot be read as TOML"),
     ],
 )
