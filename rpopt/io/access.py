@@ -4,6 +4,7 @@ import os
 import secrets
 import struct
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from rpopt.errors import FileFormatError, RpoptError
 
 AnyPath = str | os.PathLike[str]
 
-# What the standard library raises on damaged zip and JSON files.
+# What the standard library raises on damaged zip and JSON files, and on the headers of
+# NumPy files, which are Python text.
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -23,8 +25,10 @@ _DAMAGE = (
     EOFError,
     LookupError,
     RuntimeError,
+    SyntaxError,
     TypeError,
     ValueError,
+    tokenize.TokenError,
 )
 
 
@@ -34,6 +38,8 @@ def reading(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except RpoptError as error:
+        if str(error).startswith(f"{path}: "):  # named by a reader within
+            raise
         raise FileFormatError(f"{path}: {error}") from error
     except FileNotFoundError as error:
         raise FileFormatError(f"{path}: no such file; check the name") from error
@@ -43,9 +49,14 @@ def reading(path: AnyPath) -> Iterator[None]:
         ) from error
     except _DAMAGE as error:
         raise FileFormatError(
-            f"{path}: truncated, damaged or of another format ({error}); restore it or"
-            " write it again"
+            f"{path}: truncated, damaged or of another format ({one_line(error)});"
+            " restore it or write it again"
         ) from error
+
+
+def one_line(error: Exception) -> str:
+    """Return the text of an error from elsewhere without its line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def writable_folder(path: AnyPath) -> Path:

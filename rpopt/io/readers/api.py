@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rpopt.errors import FileFormatError
-from rpopt.io.access import AnyPath
+from rpopt.io.access import AnyPath, one_line
 from rpopt.io.model_config import RoutedModel
 from rpopt.io.readers.fields import (
     count,
@@ -100,9 +100,11 @@ def _vllm_routes(holder: Any, name: str, index: int) -> IntArray | None:
         else:
             data = io.BytesIO(decode_base64(value, name, index))
             array = np.load(data, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except FileFormatError:
+        raise
+    except Exception as error:  # NumPy reads its headers as Python text
         raise FileFormatError(
-            f"sample {index}, field {name!r} is no .npy array ({error})"
+            f"sample {index}, field {name!r} is no .npy array ({one_line(error)})"
         ) from error
     if array.ndim != 3:
         raise FileFormatError(

@@ -44,16 +44,17 @@ def load(path: AnyPath) -> Any:
                 return torch.load(
                     path, map_location="cpu", weights_only=True, mmap=is_zip
                 )
-        except RuntimeError as error:
-            raise FileFormatError(
-                f"truncated or damaged ({str(error).splitlines()[0]})"
-            ) from error
+        except OSError:
+            raise
         except pickle.UnpicklingError as error:
             reason = str(error).partition("Please file an issue")[0]
             raise FileFormatError(
                 "damaged, or holds objects other than tensors, arrays, lists and"
                 f" dictionaries, which are never loaded ({_first_global(reason)})"
             ) from error
+        except Exception as error:  # a damaged file trips torch in any place
+            reason = str(error).partition("\n")[0]
+            raise FileFormatError(f"truncated or damaged ({reason})") from error
 
 
 def as_integers(value: Any) -> IntArray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rpopt.errors import FileFormatError, InstanceError
-from rpopt.io.access import AnyPath
+from rpopt.io.access import AnyPath, one_line
 from rpopt.io.readers.fields import reader, without_trailing_zeros
 from rpopt.io.readers.torch_files import as_integers
 from rpopt.io.routes import SampleRoutes
@@ -69,10 +69,10 @@ def read_saved(path: AnyPath, *, trust_pickle: bool) -> Iterator[SampleRoutes]:
     with Path(path).open("rb") as file:
         try:
             data = pickle.load(file)
-        except (pickle.UnpicklingError, ImportError, AttributeError) as error:
+        except Exception as error:  # whatever the code in it raises
             raise FileFormatError(
-                f"is no readable pickle of a DataProto ({error}); verl must be"
-                " installed"
+                f"is no readable pickle of a DataProto ({one_line(error)}); is it"
+                " whole, and is verl installed?"
             ) from error
     yield from samples_from_batch(data)
 

@@ -243,16 +243,6 @@ def test_a_pickle_that_would_run_code_is_refused(
     assert not (tmp_path / "ran").exists()
 
 
-def test_only_the_first_turn_carries_routes(tmp_path: Path) -> None:
-    routes = parts()
-    assert routes[2] is not None
-    routes[2] = routes[2][:4]
-    window, report = read_window("slime", [slime(tmp_path / "f", routes)], MODEL)
-    check(window, routes)
-    assert report.num_missing_rows == 7
-    assert window.routed_N.tolist() == [8, 5, 4]
-
-
 def test_verl_batches_in_memory() -> None:
     mask = np.zeros((3, 14), dtype=np.int64)
     padded = np.zeros((3, 14, 5, 3), dtype=np.int16)
