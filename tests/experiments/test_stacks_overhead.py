@@ -16,7 +16,7 @@ CONFIG = Path(stacks_overhead.__file__).parent / "configs/stacks_overhead_smoke.
 def test_every_drop_in_is_measured() -> None:
     study = read_config(CONFIG, stacks_overhead.Study)
     names = ("samples", "layers", "experts", "sweeps", "repeats")
-    for method in stacks_overhead.CALLS:
+    for method in stacks_overhead.PREPARE:
         outcome = stacks_overhead.solve(
             Run(
                 problem="stacks",
@@ -33,9 +33,13 @@ def test_every_drop_in_is_measured() -> None:
 
 def test_time_outside_the_planner_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks_overhead, "plan", lambda: time.sleep(0.02))
+    own = stacks_overhead.Clock()
 
     def call() -> None:
         module.plan()  # type: ignore[call-arg]
         time.sleep(0.04)
+        own.timed(time.sleep)(0.08)
 
-    assert stacks_overhead.share(call) > 1
+    ours, stacks = stacks_overhead.shares(call, own)
+    assert ours > 1
+    assert stacks > 2
