@@ -21,6 +21,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="rpopt.trainer", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="TOML file")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on after the last checkpoint in --out"
+    )
     options = parser.parse_args()
     is_first = os.environ.get("RANK", "0") == "0"
     level = logging.INFO if is_first else logging.WARNING
@@ -28,7 +31,9 @@ def main() -> int:
     try:
         config = load_config(options.config)
         device = _set_up(config)
-        Trainer(config, parallel(config.ep), device).run(options.out)
+        Trainer(config, parallel(config.ep), device).run(
+            options.out, resume=options.resume
+        )
     except RpoptError as error:
         if is_first:
             print(f"error: {error}", file=sys.stderr)

@@ -135,7 +135,7 @@ class Config:
     grpo, replay
         Where windows come from; one of them.
     checkpoint_every
-        Windows between checkpoints; 0 for none but the last.
+        Windows between checkpoints, one at the end too; 0 for none.
     tensorboard
         Whether metrics go to TensorBoard too.
 

@@ -15,7 +15,9 @@ import torch
 from tqdm import tqdm
 
 from rpopt.cost import CostModel
+from rpopt.errors import InstanceError
 from rpopt.online.background import OnlinePlanner, PlannedStep
+from rpopt.online.checkpoint import Checkpoints
 from rpopt.online.registration import ExpertRegistry
 from rpopt.presets import GroupedAttention, cost_model
 from rpopt.presets import ModelShape as CostShape
@@ -69,19 +71,45 @@ class Trainer:
         self.planner = _planner(config, groups, self.registry)
         self.windows = _windows(config, groups, self.model)
 
-    def run(self, folder: Path) -> None:
-        """Train all windows; the first rank writes metrics into the folder."""
-        is_first = self.groups.rank == 0
+    def run(self, folder: Path, *, resume: bool = False) -> None:
+        """Train all windows; the first rank writes metrics into the folder.
+
+        Parameters
+        ----------
+        folder
+            Of the run: metrics and checkpoints.
+        resume
+            Go on after the last checkpoint in the folder.
+
+        Raises
+        ------
+        InstanceError
+            When a new run finds the checkpoints of another.
+        CheckpointError
+            When there is nothing to resume, or it is damaged.
+        """
+        config, is_first = self.config, self.groups.rank == 0
+        saved = Checkpoints(
+            folder / "checkpoints", self.registry, self.model, group=None
+        )
+        if saved.steps and not resume:
+            raise InstanceError(
+                f"{folder} holds the checkpoints of a run; resume it with --resume, or"
+                " give another folder"
+            )
+        first = saved.load().step if resume else 0
         log = None
         if is_first:
-            board = self.config.tensorboard
-            log = MetricLog(folder, first_step=0, tensorboard=board)
+            board = config.tensorboard
+            log = MetricLog(folder, first_step=first, tensorboard=board)
         with log or nullcontext():
-            steps = range(self.config.steps)
+            steps = range(first, config.steps)
             for step in tqdm(steps, desc="windows", disable=not is_first):
                 metrics = self.step(step)
                 if log is not None:
                     log.write(metrics)
+                if config.checkpoint_every and is_due(step, config):
+                    saved.save(step + 1)
 
     def step(self, step: int) -> Metrics:
         """Train one window and return its metrics."""
@@ -125,6 +153,12 @@ class Trainer:
             for _ in range(self.windows.passes)
         ]
         return reports[0]
+
+
+def is_due(step: int, config: Config) -> bool:
+    """Return whether a checkpoint follows a window: every so often, and at the end."""
+    done = step + 1
+    return done == config.steps or done % config.checkpoint_every == 0
 
 
 def cost_of(shape: ModelShape) -> CostModel:

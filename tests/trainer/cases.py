@@ -54,6 +54,7 @@ RUN = """
 seed = 0
 steps = 3
 ep = 2
+checkpoint_every = 0
 
 [model]
 vocab_size = 6
