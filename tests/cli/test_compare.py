@@ -100,5 +100,5 @@ def test_files_of_another_kind_are_no_schedule(
     run: Run, window_file: Path, plan_file: Path
 ) -> None:
     argv = ("compare", window_file, plan_file, "--schedule")
-    refused(run(*argv, plan_file), str(plan_file), 'needs the one key "micro_batches"')
+    refused(run(*argv, plan_file), str(plan_file), 'needs the key "micro_batches"')
     refused(run(*argv, window_file), str(window_file))
