@@ -4,17 +4,18 @@ Moves are spent evenly over the logarithm of the temperature. Every stage takes 
 share of what is then left, so that a run reaches the coldest temperature within its
 budget, whatever the resampling decides and however the machine's speed changes.
 
-Axis letters: as in `rpopt.anneal.tables`.
+Axis letters: as in `rpopt.anneal.tables`; n sampled swaps.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from rpopt import counter
 from rpopt.anneal.fixed import MAX_TEMPERATURE, log2, shrink
-from rpopt.anneal.tables import Tables, sums
-from rpopt.records import IntArray
+from rpopt.anneal.tables import Sums, Tables, sums
+from rpopt.records import Int64Array, IntArray
 from rpopt.stop import FirstOf, MaxRuntime, MaxSweeps, StopCriterion
 
 _STREAM = 0x7363686564756C65
@@ -79,8 +80,8 @@ def temperatures(tables: Tables, cell_I: IntArray, seed: int) -> Temperatures:
     The median change is the hot end: about every other swap is then accepted. A
     fraction of the smallest changes is the cold end: hardly any is.
     """
-    changes = np.sort(_swap_changes(tables, cell_I, seed))
-    changes = changes[changes > 0]
+    swaps = _sample_swaps(tables, cell_I, seed)
+    changes = np.sort(swaps.change_n[swaps.change_n > 0])
     if changes.size == 0:
         return Temperatures(hot=1, cold=1)
     hot = min(MAX_TEMPERATURE, int(changes[changes.size // 2]))
@@ -88,35 +89,68 @@ def temperatures(tables: Tables, cell_I: IntArray, seed: int) -> Temperatures:
     return Temperatures(hot=hot, cold=min(hot, cold))
 
 
-def _swap_changes(t: Tables, cell_I: IntArray, seed: int) -> np.ndarray:
-    """Return |change of group 1| + |change of group 2| for sampled swaps."""
-    known, num_items = sums(t, cell_I[None]), t.num_items
-    if num_items < 2:
-        return np.zeros(0, dtype=np.int64)
-    word = counter.draws(counter.key(seed, _STREAM), 3 * _NUM_SAMPLES).astype(object)
+class _Swaps(NamedTuple):
+    """What sampled swaps of items of different groups would do.
+
+    Parameters
+    ----------
+    change_n
+        |change of one group's ticks| + |change of the other's|.
+    growth_n
+        Change of the energy, of those swaps that keep the constraints.
+    """
+
+    change_n: Int64Array
+    growth_n: Int64Array
+
+
+def _sample_swaps(t: Tables, cell_I: IntArray, seed: int) -> _Swaps:
+    """Price swaps drawn like the moves."""
+    known = Sums(*(value[0] for value in sums(t, cell_I[None])))
+    i_n, j_n = _draw_pairs(t.num_items, seed)
+    apart_n = t.group_K[cell_I[i_n]] != t.group_K[cell_I[j_n]]
+    i_n, j_n = i_n[apart_n], j_n[apart_n]
+    attention_GhC = known.attention_BKC.reshape(
+        -1, t.shard_size, t.attention_IC.shape[1]
+    )
+    gains, fits_n = [], np.ones(i_n.size, dtype=bool)
+    for out_n, in_n in ((i_n, j_n), (j_n, i_n)):
+        cell_n = cell_I[out_n]
+        group_n = t.group_K[cell_n]
+        load_nX = t.load_IX[in_n].astype(np.int64) - t.load_IX[out_n]
+        load_nX += known.load_BGX[group_n]
+        peak_nL = load_nX.reshape(-1, t.num_ep_ranks, t.layer_weight_L.size).max(axis=1)
+        expert_n = (peak_nL * t.layer_weight_L).sum(axis=1)
+        attention_nhC = attention_GhC[group_n]
+        attention_nhC[np.arange(i_n.size), cell_n % t.shard_size] += (
+            t.attention_IC[in_n] - t.attention_IC[out_n]
+        )
+        attention_n = attention_nhC.max(axis=1).sum(axis=1)
+        gains.append(expert_n + attention_n - known.ticks_BG[group_n])
+        size_nH = known.size_BKH[cell_n] + t.size_IH[in_n] - t.size_IH[out_n]
+        fits_n &= (size_nH[:, 0] <= t.token_cap) & (size_nH[:, 1] <= t.sample_limit)
+    entry_nV = np.tile(known.entry_BV, (i_n.size, 1))
+    for gain_n, item_n in zip(gains, (i_n, j_n), strict=True):
+        entry_n = t.entry_G[t.group_K[cell_I[item_n]]]
+        entry_nV[np.arange(i_n.size), entry_n] += gain_n
+    slowest_n = (
+        entry_nV.reshape(i_n.size, known.entry_BV.size // t.num_shards, t.num_shards)
+        .max(axis=2)
+        .sum(axis=1)
+    )
+    total_n = known.total_B + gains[0] + gains[1]
+    energy_n = slowest_n + t.offset_ticks + (total_n >> t.mean_shift)
+    return _Swaps(
+        change_n=np.abs(gains[0]) + np.abs(gains[1]),
+        growth_n=(energy_n - known.energy_B)[fits_n],
+    )
+
+
+def _draw_pairs(num_items: int, seed: int) -> tuple[Int64Array, Int64Array]:
+    """Return pairs of items whose distance has a uniform logarithm."""
+    word_n3 = counter.draws(counter.key(seed, _STREAM), 3 * _NUM_SAMPLES).reshape(-1, 3)
+    first_n, scale_n, step_n = (word_n3 >> np.uint64(32)).astype(np.int64).T
     bits = max(1, (num_items - 1).bit_length())
-    changes = []
-    for first, scale, step in word.reshape(-1, 3):
-        i = counter.below(first, num_items)
-        reach = max(1, (num_items - 1) >> counter.below(scale, bits))
-        j = (i + 1 + counter.below(step, reach)) % num_items
-        groups = t.group_K[cell_I[i]], t.group_K[cell_I[j]]
-        if groups[0] == groups[1]:
-            continue
-        change = 0
-        for sign, group, cell in (
-            (1, groups[0], cell_I[i]),
-            (-1, groups[1], cell_I[j]),
-        ):
-            load_X = known.load_BGX[0, group] + sign * (
-                t.load_IX[j].astype(np.int64) - t.load_IX[i]
-            )
-            load_PL = load_X.reshape(t.num_ep_ranks, -1)
-            expert = int((load_PL.max(axis=0) * t.layer_weight_L).sum())
-            gain_C = sign * (t.attention_IC[j] - t.attention_IC[i])
-            attention_KC = known.attention_BKC[0].copy()
-            attention_KC[cell] += gain_C
-            attention = attention_KC[t.group_K == group].max(axis=0).sum()
-            change += abs(int(expert + attention - known.ticks_BG[0, group]))
-        changes.append(change)
-    return np.array(changes, dtype=np.int64)
+    i_n = (first_n * num_items) >> 32
+    reach_n = np.maximum(1, (num_items - 1) >> ((scale_n * bits) >> 32))
+    return i_n, (i_n + 1 + ((step_n * reach_n) >> 32)) % num_items
