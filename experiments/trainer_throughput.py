@@ -39,6 +39,7 @@ from experiments.trainer_throughput_path import (
     balanced_s,
     critical_path_s,
     expert_s,
+    typical,
     wall_s,
 )
 from experiments.trainer_throughput_worker import Timings, Trial, measure
@@ -101,6 +102,7 @@ def _numbers(method: Method, at: int, timings: Timings) -> dict[str, Any]:
         "predicted_s": method.predicted_s,
         "bound_s": method.bound_s,
         "ideal_s": method.ideal_s,
+        "typical_s": critical_path_s(typical(steps)),
         "path_s": [critical_path_s(ranks) for ranks in steps],
         "wall_s": [wall_s(ranks) for ranks in steps],
         "mean_s": [balanced_s(ranks) for ranks in steps],
@@ -183,8 +185,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             stop=f"{study.repeats} repeats",
             params={"study": dataclasses.asdict(study), "cost": coefficients},
         )
-        for case in study.cases
         for seed in range(study.windows)
+        for case in study.cases
     ]
     records = run_all(runs, solve_window, out=args.out, config=study)
     found = {

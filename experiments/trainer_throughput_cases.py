@@ -220,10 +220,10 @@ def balanced_s(window: Window, cost: CostModel) -> float:
     (attention,) = cost.attention
     tokens, squared = window.length_N.sum(), (window.length_N**2).sum()
     copies = window.demand_NLE.sum()
-    return (
-        float(attention.c1) * tokens
-        + float(attention.c2) * squared
-        + float(cost.expert_per_copy) * copies
+    return float(
+        attention.c1 * int(tokens)
+        + attention.c2 * int(squared)
+        + cost.expert_per_copy * int(copies)
     )
 
 

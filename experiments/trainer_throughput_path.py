@@ -13,6 +13,7 @@ Axis letters: D ranks, C collectives, L layers, R rows.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,18 @@ def critical_path_s(timings: Sequence[Timing]) -> float:
         for peers in {timing.peers_C[c] for timing in timings}:
             clock_D[list(peers)] = clock_D[list(peers)].max()
     return float(clock_D.max())
+
+
+def typical(repeats: Sequence[Sequence[Timing]]) -> list[Timing]:
+    """Return one step whose parts each take their median over repeats, by rank.
+
+    A rank that is disturbed in one part of one repeat delays all others there, so the
+    path of a noisy step is too long; here such parts are gone.
+    """
+    return [
+        replace(steps[0], cpu_C=np.median([step.cpu_C for step in steps], axis=0))
+        for steps in zip(*repeats, strict=True)
+    ]
 
 
 def balanced_s(timings: Sequence[Timing]) -> float:

@@ -90,12 +90,18 @@ def predictions(records: Sequence[RunRecord]) -> list[Row]:
             for method in METHODS[1:]:
                 measured = statistics.median(gains(windows, BASELINE, method, measure))
                 predicted = predicted_gain(windows, method)
+                typical_s = [
+                    _total_s(windows, name, "typical_s") for name in (BASELINE, method)
+                ]
                 rows.append(
                     {
                         "dp x ep": case,
                         "measured": MEASURES[measure],
                         "method": method,
                         "gain measured": f"{measured:+.2%}",
+                        "medians of parts": f"{typical_s[0] / typical_s[1] - 1:+.2%}"
+                        if measure == PATH
+                        else "",
                         "predicted": f"{predicted:+.2%}",
                         "error, points": f"{100 * (predicted - measured):+.2f}",
                     }
@@ -105,8 +111,8 @@ def predictions(records: Sequence[RunRecord]) -> list[Row]:
 
 def predicted_gain(windows: Windows, method: str, what: str = "predicted_s") -> float:
     """Return the gain under the cost model; of a bound, with `what` = "bound_s"."""
-    base_s = _modelled_s(windows, BASELINE, "predicted_s")
-    return base_s / _modelled_s(windows, method, what) - 1
+    base_s = _total_s(windows, BASELINE, "predicted_s")
+    return base_s / _total_s(windows, method, what) - 1
 
 
 def limits(records: Sequence[RunRecord]) -> list[Row]:
@@ -117,9 +123,9 @@ def limits(records: Sequence[RunRecord]) -> list[Row]:
         parts = [r["metrics"]["methods"][BASELINE]["expert_share"] for r in windows]
         row["expert share"] = f"{statistics.fmean(parts):.3f}"
         for method in (BASELINE, BOTH):
-            ideal_s = _modelled_s(windows, method, "ideal_s")
+            ideal_s = _total_s(windows, method, "ideal_s")
             row[f"J, {method}"] = round(
-                _modelled_s(windows, method, "predicted_s") / ideal_s, 3
+                _total_s(windows, method, "predicted_s") / ideal_s, 3
             )
             row[f"path / mean rank, {method}"] = round(
                 statistics.median(_imbalance(windows, method)), 3
@@ -135,7 +141,7 @@ def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
     return f"{middle} ({write(min(values))} to {write(max(values))})"
 
 
-def _modelled_s(windows: Windows, method: str, what: str) -> float:
+def _total_s(windows: Windows, method: str, what: str) -> float:
     return sum(record["metrics"]["methods"][method][what] for record in windows)
 
 
