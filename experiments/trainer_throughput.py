@@ -11,7 +11,6 @@ off goes on where it stopped. docs/throughput.md discusses the results.
 """
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,11 +26,11 @@ from experiments.config import read_config
 from experiments.runner import Outcome, Run, run_all
 from experiments.trainer_throughput_cases import (
     LAYERS,
-    TOP_K,
     Method,
     Study,
     methods_of,
     recorded_samples,
+    step_settings,
     topology,
     window_of,
 )
@@ -43,25 +42,14 @@ from experiments.trainer_throughput_path import (
     wall_s,
 )
 from experiments.trainer_throughput_worker import Timings, Trial, measure
-from rpopt.calibration import attention_share, cost_from_fits
+from rpopt.calibration import cost_from_fits
 from rpopt.cost import AttentionClass, CostModel
-from rpopt.presets import attention_share as preset_share
-from rpopt.presets import model_shape
-
-PRESET = "gpt-oss-20b"
-
-
-def solve_cells(run: Run) -> Outcome:
-    """Measure cells of many sizes, for the fit."""
-    began_s = perf_counter()
-    measured = fitting.measure_cells(Study(**run.params))
-    return _outcome("", began_s, measured)
 
 
 def solve_window(run: Run) -> Outcome:
     """Train one window by every method."""
     began_s = perf_counter()
-    study, cost = Study(**run.params["study"]), _cost(run.params["cost"])
+    study, cost = Study(**run.params["study"]), _read(run.params["cost"])
     ranks = topology(run.instance)
     samples = recorded_samples(study, run.seed)
     window = window_of(samples)
@@ -87,7 +75,16 @@ def solve_window(run: Run) -> Outcome:
             for m, method in enumerate(methods)
         },
     }
-    return _outcome(window.digest, began_s, metrics)
+    return Outcome(
+        instance_digest=window.digest,
+        objective=None,
+        upper=None,
+        lower=None,
+        feasible=True,
+        termination="done",
+        runtime_s=perf_counter() - began_s,
+        metrics=metrics,
+    )
 
 
 def _numbers(method: Method, at: int, timings: Timings) -> dict[str, Any]:
@@ -110,61 +107,16 @@ def _numbers(method: Method, at: int, timings: Timings) -> dict[str, Any]:
     }
 
 
-def _outcome(digest: str, began_s: float, metrics: dict[str, Any]) -> Outcome:
-    return Outcome(
-        instance_digest=digest,
-        objective=None,
-        upper=None,
-        lower=None,
-        feasible=True,
-        termination="done",
-        runtime_s=perf_counter() - began_s,
-        metrics=metrics,
-    )
+def _written(cost: CostModel) -> list[str]:
+    """Return the exact coefficients of a fitted cost model, for a record."""
+    (attention,) = cost.attention
+    return [str(c) for c in (attention.c1, attention.c2, cost.expert_per_copy)]
 
 
-def _cost(coefficients: Sequence[str]) -> CostModel:
+def _read(coefficients: Sequence[str]) -> CostModel:
     c1, c2, copy = coefficients
-    attention = AttentionClass(c1=c1, c2=c2)
-    return CostModel(
-        attention=(attention,), expert_per_copy=copy, unit="s", name="fitted"
-    )
-
-
-def fitted(study: Study, out: Path) -> tuple[CostModel, list[dict[str, Any]]]:
-    """Return the cost model of this trainer on this machine, and the table of fits."""
-    run = Run(
-        problem="cells",
-        instance=f"{fitting.RANKS} x {fitting.EP}",
-        method="one cell per rank",
-        seed=0,
-        stop=f"{study.repeats} repeats",
-        params=dataclasses.asdict(study),
-    )
-    (record,) = run_all([run], solve_cells, out=out, config=study)
-    fits = fitting.fits_of(record["metrics"], out)
-    rows = fitting.rows_of([*fits, *fitting.kernel_fits()])
-    return cost_from_fits(fits, name="fitted"), rows
-
-
-def shares(study: Study, cost: CostModel) -> list[dict[str, Any]]:
-    """Return the attention share by the fit, beside the preset's, at mean lengths."""
-    lengths = [
-        sample.length
-        for seed in range(study.windows)
-        for sample in recorded_samples(study, seed)
-    ]
-    mean = round(float(np.mean(lengths)))
-    own = attention_share(cost, length_tokens=mean, num_moe_layers=LAYERS, top_k=TOP_K)
-    full = mean * study.length_divisor
-    return [
-        {
-            "mean length, tokens": mean,
-            "attention share": f"{own:.3f}",
-            f"{PRESET} at {mean}": f"{preset_share(model_shape(PRESET), mean):.3f}",
-            f"{PRESET} at {full}": f"{preset_share(model_shape(PRESET), full):.3f}",
-        }
-    ]
+    attention = (AttentionClass(c1=c1, c2=c2),)
+    return CostModel(attention=attention, expert_per_copy=copy, unit="s", name="fitted")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -173,9 +125,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     study = read_config(args.config, Study)
-    cost, fits = fitted(study, args.out / "fit")
-    (attention,) = cost.attention
-    coefficients = [str(c) for c in (attention.c1, attention.c2, cost.expert_per_copy)]
+    fits = fitting.fits_of(study, args.out / "fit")
+    cost = cost_from_fits(fits, name="fitted")
     runs = [
         Run(
             problem="throughput",
@@ -183,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             method="all, interleaved",
             seed=seed,
             stop=f"{study.repeats} repeats",
-            params={"study": dataclasses.asdict(study), "cost": coefficients},
+            params={"study": step_settings(study), "cost": _written(cost)},
         )
         for seed in range(study.windows)
         for case in study.cases
@@ -193,8 +144,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "": results.published_form(records),
         "_prediction": results.predictions(records),
         "_limits": results.limits(records),
-        "_fit": fits,
-        "_share": shares(study, cost),
+        "_fit": fitting.rows_of([*fits, *fitting.kernel_fits()]),
+        "_share": fitting.shares(study, cost),
     }
     for suffix, rows in found.items():
         path = args.out / f"table{suffix}.csv"

@@ -8,8 +8,10 @@ begins with a whole generation, goes on with the next ones, and cuts the last.
 Axis letters: N samples, T tokens, L layers, K top-k, E experts.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -90,6 +92,13 @@ class Study:
             top_k=TOP_K,
             moe_intermediate=self.moe_intermediate,
         )
+
+
+def step_settings(study: Study) -> dict[str, Any]:
+    """Return what a measured step depends on, so that more windows keep the others."""
+    return dataclasses.asdict(
+        dataclasses.replace(study, cases=(), windows=0, table=None)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ give the median over the repeats, and the smallest and largest.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.runner import RunRecord
@@ -57,102 +57,92 @@ def gains(windows: Windows, before: str, after: str, measure: str) -> list[float
 
 def published_form(records: Sequence[RunRecord]) -> list[Row]:
     """Return gains in token throughput: rerouting, + packing, overall."""
-    rows = []
-    for case, windows in by_case(records).items():
-        tokens = sum(record["metrics"]["tokens"] for record in windows)
-        for measure in measures_of(windows):
-            base_s = statistics.median(seconds(windows, BASELINE, measure))
-
-            def gain(
-                before: str, after: str, windows: Windows = windows, m: str = measure
-            ) -> str:
-                return spread(gains(windows, before, after, m), "{:+.2%}".format)
-
-            rows.append(
-                {
-                    "dp x ep": case,
-                    "measured": MEASURES[measure],
-                    "baseline, tokens/s": round(tokens / base_s),
-                    "rerouting": gain(BASELINE, REROUTING),
-                    "+ packing": gain(REROUTING, BOTH),
-                    "overall": gain(BASELINE, BOTH),
-                    "packing alone": gain(BASELINE, PACKING),
-                }
-            )
-    return rows
+    return [
+        {
+            "dp x ep": case,
+            "measured": MEASURES[measure],
+            "baseline, tokens/s": round(tokens_per_s(windows, BASELINE, measure)),
+            "rerouting": spread(gains(windows, BASELINE, REROUTING, measure)),
+            "+ packing": spread(gains(windows, REROUTING, BOTH, measure)),
+            "overall": spread(gains(windows, BASELINE, BOTH, measure)),
+            "packing alone": spread(gains(windows, BASELINE, PACKING, measure)),
+        }
+        for case, windows in by_case(records).items()
+        for measure in measures_of(windows)
+    ]
 
 
 def predictions(records: Sequence[RunRecord]) -> list[Row]:
-    """Return the cost model's numbers beside the measured ones."""
-    rows = []
-    for case, windows in by_case(records).items():
-        for measure in measures_of(windows):
-            for method in METHODS[1:]:
-                measured = statistics.median(gains(windows, BASELINE, method, measure))
-                predicted = predicted_gain(windows, method)
-                typical_s = [
-                    _total_s(windows, name, "typical_s") for name in (BASELINE, method)
-                ]
-                rows.append(
-                    {
-                        "dp x ep": case,
-                        "measured": MEASURES[measure],
-                        "method": method,
-                        "gain measured": f"{measured:+.2%}",
-                        "medians of parts": f"{typical_s[0] / typical_s[1] - 1:+.2%}"
-                        if measure == PATH
-                        else "",
-                        "predicted": f"{predicted:+.2%}",
-                        "error, points": f"{100 * (predicted - measured):+.2f}",
-                    }
-                )
-    return rows
+    """Return the cost model's gains beside the measured ones."""
+    return [
+        _prediction(case, windows, measure, method)
+        for case, windows in by_case(records).items()
+        for measure in measures_of(windows)
+        for method in METHODS[1:]
+    ]
 
 
-def predicted_gain(windows: Windows, method: str, what: str = "predicted_s") -> float:
-    """Return the gain under the cost model; of a bound, with `what` = "bound_s"."""
-    base_s = _total_s(windows, BASELINE, "predicted_s")
-    return base_s / _total_s(windows, method, what) - 1
+def _prediction(case: str, windows: Windows, measure: str, method: str) -> Row:
+    measured = statistics.median(gains(windows, BASELINE, method, measure))
+    typical = modelled_gain(windows, method, "typical_s", "typical_s")
+    predicted = modelled_gain(windows, method)
+    return {
+        "dp x ep": case,
+        "measured": MEASURES[measure],
+        "method": method,
+        "gain": f"{measured:+.2%}",
+        "gain of typical parts": f"{typical:+.2%}" if measure == PATH else "",
+        "predicted": f"{predicted:+.2%}",
+        "error, points": f"{100 * (predicted - measured):+.2f}",
+    }
+
+
+def modelled_gain(
+    windows: Windows, method: str, of: str = "predicted_s", than: str = "predicted_s"
+) -> float:
+    """Return the gain in seconds `of` a method over the baseline's seconds `than`."""
+    return _total_s(windows, BASELINE, than) / _total_s(windows, method, of) - 1
 
 
 def limits(records: Sequence[RunRecord]) -> list[Row]:
-    """Return what could be gained: how unbalanced the baseline is, and the rest."""
-    rows = []
-    for case, windows in by_case(records).items():
-        row: Row = {"dp x ep": case, "rows": _rows_used(windows)}
-        parts = [r["metrics"]["methods"][BASELINE]["expert_share"] for r in windows]
-        row["expert share"] = f"{statistics.fmean(parts):.3f}"
-        for method in (BASELINE, BOTH):
-            ideal_s = _total_s(windows, method, "ideal_s")
-            row[f"J, {method}"] = round(
-                _total_s(windows, method, "predicted_s") / ideal_s, 3
-            )
-            row[f"path / mean rank, {method}"] = round(
-                statistics.median(_imbalance(windows, method)), 3
-            )
-        row["most by the bound"] = f"{predicted_gain(windows, BOTH, 'bound_s'):+.2%}"
-        rows.append(row)
-    return rows
+    """Return what could be gained: how unbalanced steps are, predicted and measured."""
+    return [_limit(case, windows) for case, windows in by_case(records).items()]
 
 
-def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
-    """Return "median (smallest to largest)"."""
-    middle = write(statistics.median(values))
-    return f"{middle} ({write(min(values))} to {write(max(values))})"
+def _limit(case: str, windows: Windows) -> Row:
+    shares = [r["metrics"]["methods"][BASELINE]["expert_share"] for r in windows]
+    ideal_s = _total_s(windows, BASELINE, "ideal_s")
+    most = modelled_gain(windows, BOTH, "bound_s")
+    return {
+        "dp x ep": case,
+        "rows": ", ".join(str(record["metrics"]["rows"]) for record in windows),
+        "expert share": f"{statistics.fmean(shares):.3f}",
+        "J, baseline": f"{_total_s(windows, BASELINE, 'predicted_s') / ideal_s:.3f}",
+        "measured": f"{imbalance(windows, BASELINE):.3f}",
+        "J, plan": f"{_total_s(windows, BOTH, 'predicted_s') / ideal_s:.3f}",
+        "plan measured": f"{imbalance(windows, BOTH):.3f}",
+        "J, bound": f"{_total_s(windows, BOTH, 'bound_s') / ideal_s:.3f}",
+        "most by the bound": f"{most:+.2%}",
+    }
+
+
+def imbalance(windows: Windows, method: str) -> float:
+    """Return the critical path over the mean rank's CPU seconds, as J measured."""
+    paths, means = (seconds(windows, method, what) for what in (PATH, "mean_s"))
+    return statistics.median(p / m for p, m in zip(paths, means, strict=True))
+
+
+def tokens_per_s(windows: Windows, method: str, measure: str) -> float:
+    """Return the trained tokens per second, median over the repeats."""
+    tokens = sum(record["metrics"]["tokens"] for record in windows)
+    return tokens / statistics.median(seconds(windows, method, measure))
+
+
+def spread(shares: Sequence[float]) -> str:
+    """Return "median (smallest to largest)" in percent."""
+    middle = statistics.median(shares)
+    return f"{middle:+.2%} ({min(shares):+.2%} to {max(shares):+.2%})"
 
 
 def _total_s(windows: Windows, method: str, what: str) -> float:
     return sum(record["metrics"]["methods"][method][what] for record in windows)
-
-
-def _imbalance(windows: Windows, method: str) -> list[float]:
-    """Return the critical path over the mean rank's CPU seconds, by repeat."""
-    paths = seconds(windows, method, PATH)
-    return [
-        path / mean
-        for path, mean in zip(paths, seconds(windows, method, "mean_s"), strict=True)
-    ]
-
-
-def _rows_used(windows: Windows) -> str:
-    return ", ".join(str(record["metrics"]["rows"]) for record in windows)
