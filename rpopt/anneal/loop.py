@@ -6,6 +6,7 @@ Axis letters: A starts, B replicas, I items.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 EngineName = Literal["auto", "compiled", "torch"]
 _CULLING = (1, 10)  # target share of replicas that die in a resampling
 _QUENCH_SHARE = 16  # one part in so many is kept for temperature 0
+_SHORT_SWEEPS = 256  # a round of fewer has no time to make up for what heat undoes
 
 
 def anneal(
@@ -62,7 +64,7 @@ def anneal(
     instance
         The problem.
     starts
-        At least one feasible layout; replicas take them in turn.
+        At least one feasible layout. The result is never worse than the best of them.
     stop
         When to end. The schedule is planned for the time or sweeps it names, so that
         the run ends cold. A limit of sweeps makes the result a function of the
@@ -111,6 +113,7 @@ def anneal(
     threads = cores if threads is None else positive_int(threads, name="threads")
     load_engine(name, device, wide=needs_wide(instance))
     stop.reset()  # only now: loading may have compiled the engine
+    began_s = time.monotonic()
     geometry = Geometry(instance)
     limits = Limits.of(stop)
     if population is None:
@@ -127,11 +130,14 @@ def anneal(
         bound_ticks=bound_ticks,
         best_ticks=start_ticks[order_A[0]],
         best_cell_I=start_AI[0],
+        began_s=began_s,
         progress=progress,
     )
     if instance.num_cells == 1:
         run.termination = "nothing to move"
     span = temperatures(geometry.tables, start_AI[0], seed)
+    if span.start < span.hot:
+        start_AI = start_AI[:1]  # worse ones would die before they are hot
     log = Log(run, statistics=statistics)
 
     def make(slots: range) -> LocalEngine:
@@ -178,8 +184,10 @@ def _search(
 ) -> None:
     """Anneal in rounds, and descend with what no round fits into."""
     run.check()
+    run.warm_up(replicas, span.start)
     while not run.over and run.plan_round():
-        _cool(replicas, run, log, span, seed)
+        short = run.left() < _SHORT_SWEEPS * run.moves_per_sweep
+        _cool(replicas, run, log, span.from_start if short else span, seed)
     while not run.over:
         run.spend(replicas, 0, run.moves_per_sweep)
 
@@ -187,7 +195,6 @@ def _search(
 def _cool(replicas: Engine, run: Run, log: Log, span: Temperatures, seed: int) -> None:
     """Anneal from hot to cold, then descend."""
     temperature = span.hot
-    run.warm_up(replicas, temperature)
     reserve = run.left() // _QUENCH_SHARE
     moves = span.share(temperature, temperature, run.left() - reserve)
     while True:

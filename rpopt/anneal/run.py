@@ -91,6 +91,8 @@ class Run:
         A lower bound on J; meeting it ends the run.
     best_ticks, best_cell_I
         The lowest J so far, and its cells.
+    began_s
+        When the limits began to count, by the clock; None for now.
     clock
         Seconds from any start; read after every piece, the same for all processes.
     progress
@@ -103,7 +105,8 @@ class Run:
     bound_ticks: int
     best_ticks: int
     best_cell_I: IntArray
-    clock: Callable[[], float] = time.monotonic
+    began_s: float | None = None
+    clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
     progress: Callable[[HistoryPoint], None] | None = None
     history: list[HistoryPoint] = field(default_factory=list)
     moves: int = 0
@@ -118,7 +121,8 @@ class Run:
     def __post_init__(self) -> None:
         """Read the limits and note the start."""
         self._limits = Limits.of(self.stop)
-        self._began_s = self._now_s = self.clock()
+        self._now_s = self.clock()
+        self._began_s = self._now_s if self.began_s is None else self.began_s
         self._record(self.best_ticks)
 
     @property

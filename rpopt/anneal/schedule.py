@@ -7,19 +7,20 @@ budget, whatever the resampling decides and however the machine's speed changes.
 Axis letters: as in `rpopt.anneal.tables`; n sampled swaps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from rpopt import counter
-from rpopt.anneal.fixed import MAX_TEMPERATURE, log2, shrink
+from rpopt.anneal.fixed import MAX_TEMPERATURE, exp_weights, log2, shrink
 from rpopt.anneal.tables import Sums, Tables, sums
 from rpopt.records import Int64Array, IntArray
 from rpopt.stop import FirstOf, MaxRuntime, MaxSweeps, StopCriterion
 
 _STREAM = 0x7363686564756C65
 _NUM_SAMPLES = 256
+_RATIO_BITS = 12
 _COLD_DIVISOR = 32  # of the change that one sampled swap in twenty stays below
 _MAX_STEP = 12625  # log2(8 / 7): a stage never cools by more than an eighth
 _MIN_STEP = 2048  # 1 / 32: and by two percent at least
@@ -49,10 +50,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperatures:
-    """The range of a run, in ticks."""
+    """The range of a run, and where in it the start belongs, in ticks."""
 
     hot: int
     cold: int
+    start: int
+
+    @property
+    def from_start(self) -> "Temperatures":
+        """The part of the range that does not undo the start."""
+        return replace(self, hot=self.start)
 
     def highest_next(self, temperature: int, sweeps: int) -> int:
         """Return the smallest step down that `sweeps` sweeps can afford."""
@@ -75,18 +82,43 @@ class Temperatures:
 
 
 def temperatures(tables: Tables, cell_I: IntArray, seed: int) -> Temperatures:
-    """Choose the range from what swaps do to the two groups they touch.
+    """Choose the range from what swaps do to a start.
 
-    The median change is the hot end: about every other swap is then accepted. A
-    fraction of the smallest changes is the cold end: hardly any is.
+    The median change of the two touched groups is the hot end: about every other swap
+    is then accepted. A fraction of the smallest changes is the cold end: hardly any is.
+    The start's own temperature is the highest of the range at which the accepted swaps
+    do not raise the energy in the mean.
     """
     swaps = _sample_swaps(tables, cell_I, seed)
     changes = np.sort(swaps.change_n[swaps.change_n > 0])
     if changes.size == 0:
-        return Temperatures(hot=1, cold=1)
+        return Temperatures(hot=1, cold=1, start=1)
     hot = min(MAX_TEMPERATURE, int(changes[changes.size // 2]))
     cold = max(1, int(changes[changes.size // 20]) // _COLD_DIVISOR)
-    return Temperatures(hot=hot, cold=min(hot, cold))
+    span = Temperatures(hot=hot, cold=min(hot, cold), start=hot)
+    return replace(span, start=_balance(swaps.growth_n, span))
+
+
+def _balance(growth_n: Int64Array, span: Temperatures) -> int:
+    """Return the highest temperature at which the mean accepted change is not > 0."""
+    growths = growth_n.tolist()
+
+    def drifts_up(temperature: int) -> bool:
+        limit = temperature << _RATIO_BITS  # above it, no weight is left
+        ratio_n = [
+            (min(max(g, 0), limit) << _RATIO_BITS) // temperature for g in growths
+        ]
+        weight_n = exp_weights(np.array(ratio_n, dtype=np.int64), _RATIO_BITS)
+        return sum(g * w for g, w in zip(growths, weight_n.tolist(), strict=True)) > 0
+
+    low, high = 0, span.span(span.hot)  # in units of log2(hot / temperature)
+    while low < high:
+        middle = (low + high) // 2
+        if drifts_up(shrink(span.hot, middle)):
+            low = middle + 1
+        else:
+            high = middle
+    return max(span.cold, shrink(span.hot, low))
 
 
 class _Swaps(NamedTuple):

@@ -1,14 +1,18 @@
 """The plan of a run."""
 
+import math
+
+import numpy as np
 import pytest
 
+from rpopt.anneal import anneal
 from rpopt.anneal.engines import choose_population
-from rpopt.anneal.schedule import Limits, Temperatures, temperatures
+from rpopt.anneal.schedule import Limits, Temperatures, _balance, temperatures
 from rpopt.anneal.tables import Geometry
 from rpopt.stop import FirstOf, MaxRuntime, MaxSweeps, StopCriterion
 from tests.anneal.instances import random_instance
 
-SPAN = Temperatures(hot=10**9, cold=10**6)
+SPAN = Temperatures(hot=10**9, cold=10**6, start=10**9)
 
 
 class Never:
@@ -64,8 +68,44 @@ def test_the_range_is_positive_and_repeatable(seed: int) -> None:
     geometry = Geometry(instance)
     cell_I = geometry.cells(layout)
     found = temperatures(geometry.tables, cell_I, 0)
-    assert 1 <= found.cold <= found.hot
+    assert 1 <= found.cold <= found.start <= found.hot
     assert found == temperatures(geometry.tables, cell_I, 0)
+
+
+def test_a_start_belongs_where_accepted_swaps_do_not_raise_the_energy() -> None:
+    span = Temperatures(hot=10**6, cold=10**3, start=10**6)
+    assert _balance(np.array([-1, -5]), span) == span.hot
+    assert _balance(np.array([1, 5]), span) == span.cold
+    assert _balance(np.zeros(0, dtype=np.int64), span) == span.hot
+    # 20000 exp(-20000 / T) = 10000 where T = 20000 / log 2
+    found = _balance(np.array([20_000, -10_000]), span)
+    assert found == pytest.approx(20_000 / math.log(2), rel=1e-2)
+
+
+def test_an_annealed_layout_is_a_colder_start() -> None:
+    instance, layout = random_instance(2, num_items=80, num_rows=2, num_layers=3)
+    geometry = Geometry(instance)
+    found = anneal(instance, starts=[layout], stop=MaxSweeps(400), seed=0).best
+    spans = [
+        temperatures(geometry.tables, geometry.cells(x), 0) for x in (layout, found)
+    ]
+    assert spans[0].start == spans[0].hot
+    assert spans[1].start < spans[1].hot // 8
+
+
+def test_only_a_short_run_begins_at_the_temperature_of_its_start() -> None:
+    instance, layout = random_instance(2, num_items=80, num_rows=2, num_layers=3)
+    good = anneal(instance, starts=[layout], stop=MaxSweeps(400), seed=0)
+    geometry = Geometry(instance)
+    span = temperatures(geometry.tables, geometry.cells(good.best), 1)
+    assert span.start < span.hot
+    for sweeps, first in ((20, span.start), (400, span.hot)):
+        again = anneal(
+            instance, starts=[layout, good.best], stop=MaxSweeps(sweeps), seed=1
+        )
+        assert again.temperatures[0].temperature_ticks == first
+        assert again.start_used == 1
+        assert again.j_ticks <= good.j_ticks
 
 
 def test_the_population_grows_with_time_but_not_with_sweeps() -> None:
