@@ -207,8 +207,7 @@ def _sums_of_one(t: Tables, cell_I: IntArray) -> tuple[Any, ...]:
     expert_G = (load_GPL.max(axis=1) * t.layer_weight_L).sum(axis=1)
     attention_GhC = attention_KC.reshape(num_groups, t.shard_size, -1)
     ticks_G = attention_GhC.max(axis=1).sum(axis=1) + expert_G
-    entry_V = np.zeros(t.entry_G.max() + 1, dtype=np.int64)
-    np.add.at(entry_V, t.entry_G, ticks_G)
+    entry_V = _sum_by(ticks_G, t.entry_G, int(t.entry_G.max()) + 1)
     total = ticks_G.sum()
     slowest = entry_V.reshape(-1, t.num_shards).max(axis=1).sum() + t.offset_ticks
     energy = slowest + (total >> t.mean_shift)
@@ -216,7 +215,7 @@ def _sums_of_one(t: Tables, cell_I: IntArray) -> tuple[Any, ...]:
 
 
 def _sum_by(value_IX: IntArray, index_I: IntArray, count: int) -> Int64Array:
-    """Sum rows by index; as no cell is empty, every index occurs."""
+    """Sum rows by index; every index must occur, as it does without empty cells."""
     order_I = np.argsort(index_I, kind="stable")
     first = np.searchsorted(index_I[order_I], np.arange(count))
     total: Int64Array = np.add.reduceat(

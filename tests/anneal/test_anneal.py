@@ -1,6 +1,7 @@
 """Whole runs: quality, guarantees, determinism, limits and errors."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,27 @@ def test_nothing_to_move() -> None:
         0, num_items=1, num_rows=1, num_shards=1, shard_size=1
     )
     assert anneal(lonely, starts=[layout], stop=MaxSweeps(10), seed=0).best == layout
+
+
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+def test_where_no_move_is_feasible_the_start_is_the_answer(engine: EngineName) -> None:
+    instance, _ = random_instance(
+        0, num_items=4, num_rows=1, num_shards=1, shard_size=2, num_layers=1
+    )
+    # of cells {5, 4} and {6, 3} with room for 9, every swap makes one too heavy
+    full = replace(
+        instance,
+        weight_I=np.array([5, 4, 6, 3]),
+        token_cap=9,
+        max_samples_per_cell=None,
+    )
+    rank_I = np.array([0, 0, 1, 1])
+    start = Layout(row_I=np.zeros(4, dtype=np.int64), rank_I=rank_I, num_rows=1)
+    result = anneal(
+        full, starts=[start], stop=MaxSweeps(50), seed=0, population=2, engine=engine
+    )
+    assert result.best == start
+    assert all(sum(row.accepted_M) == 0 for row in result.temperatures)
 
 
 def test_equal_items_leave_nothing_to_gain() -> None:
