@@ -27,7 +27,7 @@ _MIX_1, _MIX_2 = np.uint64(counter.MIX_1), np.uint64(counter.MIX_2)
 _1, _6, _26 = (np.uint64(n) for n in (1, 6, 26))
 _27, _30, _31, _32, _52 = (np.uint64(n) for n in (27, 30, 31, 32, 52))
 _LOW = np.uint64(2**32 - 1)
-_RELOCATE, _CELLS, _GROUPS = int(Kind.RELOCATE), int(Kind.CELLS), int(Kind.GROUPS)
+_RELOCATE, _CELLS = int(Kind.RELOCATE), int(Kind.CELLS)
 
 
 class State(NamedTuple):
@@ -253,13 +253,8 @@ def _exchange(
             cell_I[item] = target
             item = np.int64(next_I[item])
     head_K[cell_1], head_K[cell_2] = head_K[cell_2], head_K[cell_1]
-    _swap_rows(size_KH, cell_1, cell_2)
-
-
-@njit
-def _swap_rows(array: Any, row_1: Any, row_2: Any) -> Any:
-    for x in range(array.shape[1]):
-        array[row_1, x], array[row_2, x] = array[row_2, x], array[row_1, x]
+    for x in range(size_KH.shape[1]):
+        size_KH[cell_1, x], size_KH[cell_2, x] = size_KH[cell_2, x], size_KH[cell_1, x]
 
 
 @njit
@@ -288,7 +283,7 @@ def run(
     `accepted_M` counts accepted moves per kind.
     """
     size_IH, attention_IC, load_IX = t.size_IH, t.attention_IC, t.load_IX
-    group_K, entry_G, lane_G = t.group_K, t.entry_G, t.lane_G
+    group_K, entry_G = t.group_K, t.entry_G
     neglog_U, pattern, weight_L = t.neglog_U, t.pattern, t.layer_weight_L
     size, shards, ranks = t.shard_size, t.num_shards, t.num_ep_ranks
     token_cap, sample_limit, mean_shift = t.token_cap, t.sample_limit, t.mean_shift
@@ -317,92 +312,78 @@ def run(
             limit = energy + ((surprise * temperature) >> NEGLOG_BITS)
             kind = pattern[n % pattern.size]
 
-            if kind == _GROUPS:
+            if kind == _CELLS:
                 if num_groups == 1:
                     continue
-                group_1 = _below(high, num_groups)
+                cell_1 = _below(high, num_cells)
+                group_1 = group_K[cell_1]
                 group_2 = _other(low, num_groups, group_1)
-                if lane_G[group_1] == lane_G[group_2]:
-                    continue
-                expert_1, expert_2 = expert_G[group_2], expert_G[group_1]
-                ticks_1, ticks_2 = ticks_G[group_2], ticks_G[group_1]
+                cell_2 = group_2 * size + _below(word_2 & _LOW, size)
+                for c in range(classes):
+                    new_1_C[c] = attention_KC[cell_2, c]
+                    new_2_C[c] = attention_KC[cell_1, c]
+                volume = size_KH[cell_2, 3] - size_KH[cell_1, 3]
             else:
-                if kind == _CELLS:
-                    if num_groups == 1:
+                i, j = _below(high, num_items), num_items
+                cell_1 = np.int64(cell_I[i])
+                if kind == _RELOCATE:
+                    if num_cells == 1:
                         continue
-                    cell_1 = _below(high, num_cells)
-                    group_1 = group_K[cell_1]
-                    group_2 = _other(low, num_groups, group_1)
-                    cell_2 = group_2 * size + _below(word_2 & _LOW, size)
-                    for c in range(classes):
-                        new_1_C[c] = attention_KC[cell_2, c]
-                        new_2_C[c] = attention_KC[cell_1, c]
-                    volume = size_KH[cell_2, 3] - size_KH[cell_1, 3]
+                    cell_2 = _other(low, num_cells, cell_1)
                 else:
-                    i, j = _below(high, num_items), num_items
-                    cell_1 = np.int64(cell_I[i])
-                    if kind == _RELOCATE:
-                        if num_cells == 1:
-                            continue
-                        cell_2 = _other(low, num_cells, cell_1)
-                    else:
-                        j = _near(i, low, num_items, bits)
-                        cell_2 = np.int64(cell_I[j])
-                        if cell_1 == cell_2:
-                            continue
-                    tokens = size_IH[i, 0] - size_IH[j, 0]
-                    samples = size_IH[i, 1] - size_IH[j, 1]
-                    if (
-                        size_KH[cell_1, 0] - tokens > token_cap
-                        or size_KH[cell_2, 0] + tokens > token_cap
-                        or size_KH[cell_1, 1] - samples > sample_limit
-                        or size_KH[cell_2, 1] + samples > sample_limit
-                        or size_KH[cell_1, 2] == size_IH[i, 2] - size_IH[j, 2]
-                    ):
+                    j = _near(i, low, num_items, bits)
+                    cell_2 = np.int64(cell_I[j])
+                    if cell_1 == cell_2:
                         continue
-                    for c in range(classes):
-                        change = attention_IC[j, c] - attention_IC[i, c]
-                        new_1_C[c] = attention_KC[cell_1, c] + change
-                        new_2_C[c] = attention_KC[cell_2, c] - change
-                    group_1, group_2 = group_K[cell_1], group_K[cell_2]
-                    volume = size_IH[j, 3] - size_IH[i, 3]
-                first_1, first_2 = group_1 * size, group_2 * size
-                ticks_1 = _attention(
-                    attention_KC, first_1, size, cell_1, new_1_C, cell_2, new_2_C
+                tokens = size_IH[i, 0] - size_IH[j, 0]
+                samples = size_IH[i, 1] - size_IH[j, 1]
+                if (
+                    size_KH[cell_1, 0] - tokens > token_cap
+                    or size_KH[cell_2, 0] + tokens > token_cap
+                    or size_KH[cell_1, 1] - samples > sample_limit
+                    or size_KH[cell_2, 1] + samples > sample_limit
+                    or size_KH[cell_1, 2] == size_IH[i, 2] - size_IH[j, 2]
+                ):
+                    continue
+                for c in range(classes):
+                    change = attention_IC[j, c] - attention_IC[i, c]
+                    new_1_C[c] = attention_KC[cell_1, c] + change
+                    new_2_C[c] = attention_KC[cell_2, c] - change
+                group_1, group_2 = group_K[cell_1], group_K[cell_2]
+                volume = size_IH[j, 3] - size_IH[i, 3]
+            first_1, first_2 = group_1 * size, group_2 * size
+            ticks_1 = _attention(
+                attention_KC, first_1, size, cell_1, new_1_C, cell_2, new_2_C
+            )
+            ticks_2 = _attention(
+                attention_KC, first_2, size, cell_1, new_1_C, cell_2, new_2_C
+            )
+            expert_1, expert_2 = expert_G[group_1], expert_G[group_2]
+            if group_1 != group_2:
+                # Experts cost at least what perfect balance would.
+                least_1 = ticks_1 + _volume(size_KH, first_1, size) + volume
+                least_2 = ticks_2 + _volume(size_KH, first_2, size) - volume
+                change_1 = least_1 - ticks_G[group_1]
+                change_2 = least_2 - ticks_G[group_2]
+                growth = _slowest(
+                    entry_V, peak_R, shards,
+                    entry_G[group_1], change_1, entry_G[group_2], change_2,
+                )  # fmt: skip
+                mean = (total + change_1 + change_2) >> mean_shift
+                if slowest + growth + mean > limit:
+                    continue
+                if kind == _CELLS:
+                    delta_X[:] = 0
+                    _add_items(load_IX, next_I, np.int64(head_K[cell_2]), 1, delta_X)
+                    _add_items(load_IX, next_I, np.int64(head_K[cell_1]), -1, delta_X)
+                else:
+                    for x in range(delta_X.size):
+                        delta_X[x] = load_IX[j, x] - load_IX[i, x]
+                expert_1, expert_2 = _price(
+                    load_GX, group_1, group_2, delta_X, weight_L, ranks, peak_2L
                 )
-                ticks_2 = _attention(
-                    attention_KC, first_2, size, cell_1, new_1_C, cell_2, new_2_C
-                )
-                expert_1, expert_2 = expert_G[group_1], expert_G[group_2]
-                if group_1 != group_2:
-                    # Experts cost at least what perfect balance would.
-                    least_1 = ticks_1 + _volume(size_KH, first_1, size) + volume
-                    least_2 = ticks_2 + _volume(size_KH, first_2, size) - volume
-                    change_1 = least_1 - ticks_G[group_1]
-                    change_2 = least_2 - ticks_G[group_2]
-                    growth = _slowest(
-                        entry_V, peak_R, shards,
-                        entry_G[group_1], change_1, entry_G[group_2], change_2,
-                    )  # fmt: skip
-                    mean = (total + change_1 + change_2) >> mean_shift
-                    if slowest + growth + mean > limit:
-                        continue
-                    if kind == _CELLS:
-                        delta_X[:] = 0
-                        _add_items(
-                            load_IX, next_I, np.int64(head_K[cell_2]), 1, delta_X
-                        )
-                        _add_items(
-                            load_IX, next_I, np.int64(head_K[cell_1]), -1, delta_X
-                        )
-                    else:
-                        for x in range(delta_X.size):
-                            delta_X[x] = load_IX[j, x] - load_IX[i, x]
-                    expert_1, expert_2 = _price(
-                        load_GX, group_1, group_2, delta_X, weight_L, ranks, peak_2L
-                    )
-                ticks_1 += expert_1
-                ticks_2 += expert_2
+            ticks_1 += expert_1
+            ticks_2 += expert_2
 
             change_1 = ticks_1 - ticks_G[group_1]
             change_2 = ticks_2 - ticks_G[group_2] if group_1 != group_2 else 0
@@ -422,13 +403,6 @@ def run(
             _find_peaks(entry_V, shards, peak_R)
             ticks_G[group_1], ticks_G[group_2] = ticks_1, ticks_2
             expert_G[group_1], expert_G[group_2] = expert_1, expert_2
-            if kind == _GROUPS:
-                _swap_rows(load_GX, group_1, group_2)
-                for k in range(size):
-                    cell_1, cell_2 = group_1 * size + k, group_2 * size + k
-                    _exchange(cell_I, next_I, head_K, size_KH, cell_1, cell_2)
-                    _swap_rows(attention_KC, cell_1, cell_2)
-                continue
             if group_1 != group_2:
                 for x in range(delta_X.size):
                     load_GX[group_1, x] += delta_X[x]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 EngineName = Literal["auto", "compiled", "torch"]
 _CULLING = (1, 10)  # target share of replicas that die in a resampling
 _QUENCH_SHARE = 16  # one part in so many is kept for temperature 0
-_SHORT_SWEEPS = 256  # a round of fewer has no time to make up for what heat undoes
+SHORT_SWEEPS = 256  # a round of fewer has no time to make up for what heat undoes
 
 
 def anneal(
@@ -186,7 +186,7 @@ def _search(
     run.check()
     run.warm_up(replicas, span.start)
     while not run.over and run.plan_round():
-        short = run.left() < _SHORT_SWEEPS * run.moves_per_sweep
+        short = run.left() < SHORT_SWEEPS * run.moves_per_sweep
         _cool(replicas, run, log, span.from_start if short else span, seed)
     while not run.over:
         run.spend(replicas, 0, run.moves_per_sweep)

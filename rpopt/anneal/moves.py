@@ -13,8 +13,6 @@ RELOCATE   item below(r.hi, I) to other cell               one cell; item is alo
 SWAP       item i = below(r.hi, I) with item near(i, r.lo) same cell
 CELLS      cell below(r.hi, K) with cell below(s.lo, h)    one group
            of other group below(r.lo, G - 1)
-GROUPS     group below(r.hi, G) with other group           same lane (see Tables)
-           below(r.lo, G - 1)
 ========== =============================================== ======================
 
 Items are numbered by increasing attention cost, and `near` draws a distance whose
@@ -34,11 +32,10 @@ class Kind(IntEnum):
     RELOCATE = 0
     SWAP = 1
     CELLS = 2
-    GROUPS = 3
 
 
-_R, _S, _C, _G = Kind.RELOCATE, Kind.SWAP, Kind.CELLS, Kind.GROUPS
-PATTERN = (_R, _S, _S, _S, _C, _S, _S, _G, _S, _S, _R, _S, _C, _S, _S, _S)
+_R, _S, _C = Kind.RELOCATE, Kind.SWAP, Kind.CELLS
+PATTERN = (_R, _S, _S, _S, _C, _S, _S, _S, _S, _S, _R, _S, _C, _S, _S, _S)
 """Attempt n has kind PATTERN[n % 16], in every replica."""
 
 STREAM = 0x6D6F7665  # of the replicas' keys: counter.key(seed, STREAM, slot)

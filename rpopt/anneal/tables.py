@@ -41,9 +41,8 @@ class Tables(NamedTuple):
         Token copies, EP rank by EP rank, all layers of one after the other.
     layer_weight_L
         Ticks per token copy.
-    group_K, entry_G, part_G, lane_G
-        Group of each cell; entry and part of each group; groups of one lane are not
-        worth swapping (one shard, or one row when rows are coupled).
+    group_K, entry_G, part_G
+        Group of each cell; entry and part of each group.
     neglog_U, pattern
         Acceptance table and kinds of moves.
     num_shards, shard_size, num_ep_ranks, token_cap, sample_limit, offset_ticks
@@ -59,7 +58,6 @@ class Tables(NamedTuple):
     group_K: Int64Array
     entry_G: Int64Array
     part_G: Int64Array
-    lane_G: Int64Array
     neglog_U: npt.NDArray[np.int32]
     pattern: Int64Array
     num_shards: int
@@ -160,7 +158,6 @@ def _tables(instance: LayoutInstance, order_I: Int64Array, wide: bool) -> Tables
         group_K=np.repeat(group_G, instance.shard_size),
         entry_G=shard_G if step else group_G,
         part_G=np.zeros_like(row_G) if step else row_G,
-        lane_G=shard_G if step else row_G,
         neglog_U=neglog_table(),
         pattern=np.array(PATTERN, dtype=np.int64),
         num_shards=shards,

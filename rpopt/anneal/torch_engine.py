@@ -48,7 +48,7 @@ class TorchEngine:
         self._load_IX = self._put(t.load_IX.astype(geometry.load_dtype))
         self._exact_IX = self._load_IX[:-1].double()
         self._weight_L = self._put(t.layer_weight_L.astype(np.int64))
-        self._group_K, self._lane_G = self._put(t.group_K), self._put(t.lane_G)
+        self._group_K = self._put(t.group_K)
         self._neglog_U = self._put(t.neglog_U.astype(np.int64))
         self._limit_H = self._put(np.array([t.token_cap, t.sample_limit]))
         self._key_B = self._put(key_B.view(np.int64))
@@ -76,7 +76,6 @@ class TorchEngine:
             Kind.RELOCATE: self._try_relocate,
             Kind.SWAP: self._try_swap,
             Kind.CELLS: self._try_cells,
-            Kind.GROUPS: self._try_groups,
         }
         for n in range(first, first + count):
             word_1 = _draw(self._key_B, 2 * n)
@@ -140,7 +139,7 @@ class TorchEngine:
     def _try_cells(
         self, high: Tensor, low: Tensor, third: Tensor, limit_B: Tensor
     ) -> None:
-        num_groups, size = self._lane_G.numel(), self._t.shard_size
+        num_groups, size = self._t.entry_G.size, self._t.shard_size
         if num_groups == 1:
             return
         every, cell_B = self._replica_B, _below(high, self._group_K.numel())
@@ -199,37 +198,6 @@ class TorchEngine:
         self._size_BKH[every, cell_B] += gain_BH
         self._size_BKH[every, target_B] -= gain_BH
         return ok_B
-
-    def _try_groups(
-        self, high: Tensor, low: Tensor, third: Tensor, limit_B: Tensor
-    ) -> None:
-        num_groups, size = self._lane_G.numel(), self._t.shard_size
-        if num_groups == 1:
-            return
-        every, group_1_B = self._replica_B[:, None], _below(high, num_groups)
-        group_2_B = _other(low, num_groups, group_1_B)
-        apart_B = self._lane_G[group_1_B] != self._lane_G[group_2_B]
-        ids_G = torch.arange(num_groups, device=self._device)
-        is_1_BG, is_2_BG = ids_G == group_1_B[:, None], ids_G == group_2_B[:, None]
-        step_BG = (group_2_B - group_1_B)[:, None] * (is_1_BG.long() - is_2_BG.long())
-
-        def source_BK(step_BG: Tensor) -> Tensor:
-            within_K = torch.arange(self._group_K.numel(), device=self._device) % size
-            return ((ids_G + step_BG) * size)[:, self._group_K] + within_K
-
-        attention_BKC = self._attention_BKC[every, source_BK(step_BG)]
-        expert_BG = self._expert_BG[every, ids_G + step_BG]
-        energy_B, slowest_B = self._energies(attention_BKC, expert_BG)
-        ok_B = apart_B & (energy_B <= limit_B)
-        self._accept(Kind.GROUPS, ok_B, energy_B, slowest_B)
-        step_BG = step_BG * ok_B[:, None]
-        source = source_BK(step_BG)
-        self._expert_BG = self._expert_BG[every, ids_G + step_BG]
-        self._load_BGX = self._load_BGX[every, ids_G + step_BG]
-        self._attention_BKC = self._attention_BKC[every, source]
-        self._size_BKH = self._size_BKH[every, source]
-        cell_BI = self._cell_BJ[:, :-1]
-        cell_BI += step_BG[every, self._group_K[cell_BI]] * size
 
     def _price(self, load_BX: Tensor) -> Tensor:
         """Return the expert ticks of one group per replica."""
