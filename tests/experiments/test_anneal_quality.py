@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import anneal_methods, anneal_quality
+from experiments import anneal_methods, anneal_moves, anneal_quality
 from experiments.anneal_cases import Generated, case
 from experiments.anneal_tables import Records, population, target
 from experiments.config import read_config
+from rpopt.anneal.moves import Kind
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import check
 
@@ -67,6 +68,16 @@ def test_cp_sat_model_sees_what_the_evaluator_sees() -> None:
     j = evaluate(known.instance, answer.layout).j
     assert j < answer.model_j + 1e-5
     assert answer.bound <= j <= evaluate(known.instance, hint).j
+
+
+def test_an_ablation_compares_every_kind_with_all() -> None:
+    row = anneal_moves.ablation(TINY, 0.05, 2)
+    assert row["case"] == "tiny"
+    assert len(row) == 2 + len(Kind)
+    for name, pattern in anneal_moves.PATTERNS.items():
+        missing = {kind for kind in Kind if kind not in pattern}
+        assert {f"no {kind.name.lower()}" for kind in missing} <= {name}
+        assert len(missing) == (name != anneal_moves.ALL)
 
 
 def test_disturbed_instance_holds_the_same_items() -> None:
