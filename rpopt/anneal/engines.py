@@ -14,7 +14,7 @@ from rpopt.errors import InstanceError
 from rpopt.records import IntArray
 
 _NAMES = ("auto", "compiled", "torch")
-_SMALLEST, _LARGEST = 4, 64
+_SMALLEST, _LARGEST = 2, 64
 _SWEEPS_PER_REPLICA = 10_000
 _MOVES_PER_S = 2.0e6  # of one thread, roughly; only the population depends on it
 _TORCH_POPULATION = 256

@@ -1,6 +1,6 @@
 """The compiled engine's loop: the moves of `rpopt.anneal.moves`, replica by replica.
 
-The cost of an attempt does not depend on the numbers of items and rows: only the two
+The cost of an attempt hardly depends on the numbers of items and rows: only the two
 touched groups are priced, and an attempt is refused as soon as a lower bound of its
 energy is too high. Items of a cell form a linked list, so that whole cells can be
 priced and moved.

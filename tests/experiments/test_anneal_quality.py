@@ -1,17 +1,26 @@
 import csv
+import math
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import anneal_methods, anneal_moves, anneal_quality
+from experiments import (
+    anneal_methods,
+    anneal_moves,
+    anneal_quality,
+    anneal_sizes,
+    anneal_windows,
+)
 from experiments.anneal_cases import Generated, case
 from experiments.anneal_tables import Records, population, target
 from experiments.config import read_config
+from rpopt.anneal import AnnealResult, anneal
 from rpopt.anneal.moves import Kind
 from rpopt.layout.evaluate import evaluate
 from rpopt.layout.instance import check
+from rpopt.stop import MaxSweeps
 
 CONFIGS = Path(anneal_quality.__file__).parent / "configs"
 TINY = Generated(
@@ -78,6 +87,38 @@ def test_an_ablation_compares_every_kind_with_all() -> None:
         missing = {kind for kind in Kind if kind not in pattern}
         assert {f"no {kind.name.lower()}" for kind in missing} <= {name}
         assert len(missing) == (name != anneal_moves.ALL)
+
+
+def annealed(population: int) -> AnnealResult:
+    known = case(TINY)
+    return anneal(
+        known.instance,
+        starts=[known.baselines[known.best_baseline]],
+        stop=MaxSweeps(30),
+        seed=0,
+        population=population,
+    )
+
+
+def test_times_and_gaps_of_warm_and_cold_runs() -> None:
+    result = annealed(4)
+    last = result.history[-1]
+    assert anneal_windows.time_to(result, result.j_ticks) == last.seconds_s
+    assert anneal_windows.time_to(result, result.j_ticks - 1) == math.inf
+    exact, missed = (result, result.j_ticks), (result, result.j_ticks / 2)
+    row = anneal_windows.gaps([[exact], [missed], [exact]])
+    assert (row["cold, %"], row["warm, %"]) == ("100.00", "0.00")
+    assert row["cold, s to 0.5 %"] == "never"
+    assert float(row["warm, s to 0.5 %"]) <= last.seconds_s + 0.005
+
+
+def test_sizes_are_compared_with_a_single_chain() -> None:
+    one, four = annealed(1), annealed(4)
+    row = anneal_sizes.against_one(1.0, 4, [{1: one, 4: four}])
+    ratio = 100 * (four.j_ticks / one.j_ticks - 1)
+    assert row["population"] == 4
+    assert float(row["J over that of 1, mean %"]) == pytest.approx(ratio, abs=6e-4)
+    assert (row["better"], row["worse"]) == (ratio < 0, ratio > 0)
 
 
 def test_disturbed_instance_holds_the_same_items() -> None:
